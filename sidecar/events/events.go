@@ -1,0 +1,52 @@
+// Package events says what happened. Nothing in Baton acts on an event, and losing
+// every event loses no request. sidecar/events/nats publishes them.
+package events
+
+import (
+	"context"
+	"time"
+)
+
+// Kind is what happened to a hand-off or a sidecar; the last part of the subject.
+type Kind string
+
+const (
+	Exported Kind = "exported"
+	Opened   Kind = "opened"
+	Reserved Kind = "reserved"
+	Moving   Kind = "moving"
+	Landed   Kind = "landed"
+	Admitted Kind = "admitted"
+	Dropped  Kind = "dropped"
+	Released Kind = "released"
+	Expired  Kind = "expired"
+	Attached Kind = "attached"
+	Detached Kind = "detached"
+	Ready    Kind = "ready" // the group's roster is complete
+)
+
+// Event is one line of what happened, for people and dashboards.
+type Event struct {
+	Time        time.Time     `json:"time"`
+	Cluster     string        `json:"cluster"`
+	Pool        string        `json:"pool"`
+	Group       string        `json:"group"`
+	Rank        int32         `json:"rank"`
+	Incarnation uint64        `json:"incarnation"`
+	Seq         uint64        `json:"seq"` // per incarnation, from 1: a gap shows a loss
+	Kind        Kind          `json:"kind"`
+	Handoff     string        `json:"handoff,omitempty"`
+	Label       string        `json:"label,omitempty"`
+	Peer        string        `json:"peer,omitempty"`
+	Bytes       int64         `json:"bytes,omitempty"`
+	Elapsed     time.Duration `json:"elapsed_ns,omitempty"`
+	Cause       string        `json:"cause,omitempty"`
+}
+
+// Publisher sends events. Publish sets Seq, never blocks, and drops and counts
+// when its bound is reached.
+type Publisher interface {
+	Publish(e Event)
+	Dropped() uint64
+	Close(ctx context.Context) error
+}

@@ -1,0 +1,238 @@
+package handoff
+
+import (
+	"time"
+
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// FromEngine is a one-way message of an engine rank to its sidecar.
+type FromEngine interface{ fromEngine() }
+
+// ToEngine is a one-way message of a sidecar to its engine rank.
+type ToEngine interface{ toEngine() }
+
+// Scheduler says who decides for a rank.
+type Scheduler uint8
+
+const (
+	SchedulerRank  Scheduler = iota + 1 // every rank mirrors the decisions (Megatron)
+	SchedulerGroup                      // one scheduler decides for all ranks (vLLM)
+)
+
+// OnDown says what rank 0's engine does with waiting imports when Baton is down.
+type OnDown uint8
+
+const (
+	OnDownFail OnDown = iota + 1
+	OnDownRecompute
+)
+
+// ModelIdentity is what both groups of a hand-off must share, and the weights epoch
+// that Open compares.
+type ModelIdentity struct {
+	Name         string
+	WeightsEpoch uint64
+	Layout       layout.Model
+}
+
+// Capacity is what an engine rank can hold.
+type Capacity struct {
+	Blocks      int32 // usable blocks of the paged pool
+	Slots       int32 // usable request slots; 0: the model has no per-request state
+	BlockTokens int32 // tokens per block, and the block size of its hash chain
+}
+
+// BufferDecl announces a buffer whose descriptor follows on the fd socket.
+type BufferDecl struct {
+	ID  uint32
+	Off int64 // first byte within the file
+	Len int64
+}
+
+// Attach describes one engine rank, once per session.
+type Attach struct {
+	Group     string
+	Instance  Instance
+	Rank      layout.Rank
+	Ranks     int32 // size of the group
+	Model     ModelIdentity
+	Shards    []layout.Shard // of this rank
+	Buffers   []BufferDecl
+	Capacity  Capacity
+	Scheduler Scheduler
+	OnDown    OnDown
+	// A re-attach also states what the engine still holds.
+	Pins    []string // labels
+	Applied uint64
+	Held    uint64
+}
+
+// BuffersReady says that every declared buffer's descriptor was sent.
+type BuffersReady struct{}
+
+// Announce says that label will be exported: an Open before that is Pending.
+type Announce struct{ Label string }
+
+// Export pins a finished prompt's state: the engine keeps Blocks and Slot untouched
+// until Unpin. The leader's Export carries Resume; other ranks leave it empty.
+type Export struct {
+	Label    string
+	Blocks   []int32 // block table from token 0
+	Slot     int32   // -1: none
+	Tokens   int32   // prompt tokens whose KV is held
+	Position int32   // position of the per-request state
+	Resume   Resume
+	Copies   int32         // how many imports may consume it; 0 means 1
+	MaxHold  time.Duration // bound that no renewal passes; 0: the sidecar's default
+}
+
+// Import asks to bring a hand-off in; rank 0 only. Label is the decode engine's request id.
+type Import struct {
+	Label    string
+	Manifest Manifest
+	Tokens   []int32 // the prompt
+	Deadline time.Duration
+}
+
+// Held says that the engine client holds decisions 1 to N.
+type Held struct{ N uint64 }
+
+// Applied says that the engine applied decisions 1 to N.
+type Applied struct{ N uint64 }
+
+// Reserved answers decision N (Reserve) once it was applied. Digest is of Blocks and
+// Slot of the mirrored allocator: unequal digests in a group are an engine failure.
+type Reserved struct {
+	N      uint64
+	Full   bool    // no capacity: nothing is held, the leader asks again after Freed
+	Why    string  // set when it can never work
+	Blocks []int32 // block table from token 0; cached blocks included
+	Cached int32   // leading tokens that need no pull, a multiple of the block size
+	Slot   int32   // -1: none
+	Digest Digest
+}
+
+// Freed says that blocks or slots came back: a waiting import may fit.
+type Freed struct{ Blocks, Slots int32 }
+
+// StillPinned answers StillPinnedQuery.
+type StillPinned struct {
+	Label string
+	Held  bool
+}
+
+// AbortImport asks to end an import by the engine's own label; Imported or Failed follows.
+type AbortImport struct{ Label string }
+
+// ReleaseExport gives up an exported hand-off that nobody will import.
+type ReleaseExport struct{ Label string }
+
+// Attached answers Attach: descriptors go to the fd socket under FDKey.
+type Attached struct {
+	Incarnation Incarnation
+	FDKey       uint64
+}
+
+// MoverStarted says that a mover with this pid maps the engine's buffers; its exit
+// alone proves them quiet once the sidecar is gone.
+type MoverStarted struct{ PID int32 }
+
+// Exported hands the leader's engine the manifest of label.
+type Exported struct {
+	Label    string
+	Manifest Manifest
+}
+
+// DecisionKind is what a leader decides.
+type DecisionKind uint8
+
+const (
+	Reserve DecisionKind = iota + 1 // take blocks and a slot, all or nothing; answered by Reserved
+	Admit                           // the request is the engine's: register hashes, decode
+	Drop                            // the import failed: forget its hashes; blocks stay out of use
+	Free                            // its blocks and slot are quiet on every rank: return them
+)
+
+var decisionNames = [...]string{Reserve: "reserve", Admit: "admit", Drop: "drop", Free: "free"}
+
+func (k DecisionKind) String() string {
+	if int(k) < len(decisionNames) && k > 0 {
+		return decisionNames[k]
+	}
+	return "decision(?)"
+}
+
+// Decision is the leader's numbered word. Every rank applies decisions in order.
+type Decision struct {
+	N       uint64
+	Kind    DecisionKind
+	ID      ID
+	Attempt Attempt
+	// Reserve only:
+	Label    string
+	Tokens   int32    // prompt tokens
+	Hashes   []uint64 // block-hash chain of the complete blocks, by the group's block size
+	Position int32
+	Resume   Resume
+	// Sources are the pins that the rank may read. Only sidecars see them.
+	Plan    Digest
+	Source  Digest // geometry digest of the source group
+	Members []Member
+	Sources []PinInfo
+	// Of names the Reserve that Admit, Drop or Free is about.
+	Of uint64
+}
+
+// Through tells rank 0's engine that every rank holds decisions 1 to N: it broadcasts
+// N in its own step, and all ranks apply through N in that step.
+type Through struct{ N uint64 }
+
+// StillPinnedQuery asks whether a pin is still held, when memory does not outlive the engine.
+type StillPinnedQuery struct{ Label string }
+
+// UnpinExport returns an exported label's blocks and slot to the engine.
+type UnpinExport struct {
+	Label string
+	ID    ID
+}
+
+// Imported tells rank 0's engine and the caller that the hand-off was admitted.
+type Imported struct {
+	Label  string
+	ID     ID
+	Bytes  int64 // moved, all ranks
+	Cached int32 // tokens found in the decode cache
+}
+
+// Failed tells why a request of the engine failed. SourceSafe: the source is still
+// held, the import may be tried elsewhere.
+type Failed struct {
+	Label      string
+	Err        string
+	Code       string // name of the sentinel, see proto/errs
+	SourceSafe bool
+}
+
+func (Attach) fromEngine()        {}
+func (BuffersReady) fromEngine()  {}
+func (Announce) fromEngine()      {}
+func (Export) fromEngine()        {}
+func (Import) fromEngine()        {}
+func (Held) fromEngine()          {}
+func (Applied) fromEngine()       {}
+func (Reserved) fromEngine()      {}
+func (Freed) fromEngine()         {}
+func (StillPinned) fromEngine()   {}
+func (AbortImport) fromEngine()   {}
+func (ReleaseExport) fromEngine() {}
+
+func (Attached) toEngine()         {}
+func (MoverStarted) toEngine()     {}
+func (Exported) toEngine()         {}
+func (Decision) toEngine()         {}
+func (Through) toEngine()          {}
+func (StillPinnedQuery) toEngine() {}
+func (UnpinExport) toEngine()      {}
+func (Imported) toEngine()         {}
+func (Failed) toEngine()           {}

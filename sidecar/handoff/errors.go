@@ -1,0 +1,26 @@
+package handoff
+
+import "errors"
+
+// Sentinels: one per decision that a caller makes. They keep their identity over
+// gRPC (proto/errs).
+var (
+	ErrGone     = errors.New("handoff: gone")              // released, expired, unknown, or a wrong key
+	ErrTaken    = errors.New("handoff: already imported")  // no copy is left
+	ErrModel    = errors.New("handoff: another model")     // model digests differ
+	ErrPlan     = errors.New("handoff: plans differ")      // the two sides planned differently, or no plan exists
+	ErrPosition = errors.New("handoff: position mismatch") // KV and per-request state, or tokens and manifest, disagree
+	ErrWeights  = errors.New("handoff: weights epoch differs")
+	ErrCapacity = errors.New("handoff: no capacity")
+	ErrDeadline = errors.New("handoff: deadline passed")
+	ErrAborted  = errors.New("handoff: aborted")
+	ErrPeer     = errors.New("handoff: peer lost")
+	ErrTransfer = errors.New("handoff: transfer failed")
+	ErrInDoubt  = errors.New("handoff: in doubt: ask Get")
+	ErrNotReady = errors.New("handoff: group not ready") // no engine, or not every rank, is attached
+	ErrAttached = errors.New("handoff: rank already attached")
+	ErrAttach   = errors.New("handoff: attach refused")
+	ErrUnknown  = errors.New("handoff: unknown label or id")
+	ErrEngine   = errors.New("handoff: engine broke the protocol")
+	ErrBound    = errors.New("handoff: over a limit") // a message from outside is larger than allowed
+)

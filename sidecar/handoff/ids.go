@@ -1,0 +1,99 @@
+// Package handoff holds the halves of one hand-off as pure state machines and the
+// messages that they exchange: between an engine and its sidecar, between sidecars,
+// and inside a group. It does no I/O, keeps no clock and starts no goroutine;
+// package machine composes the halves into one sidecar.
+//
+// Memory rule: a destination is freed only when its own tickets are done; a source
+// is unpinned by its leader's word or its own deadline, and whoever read it asks
+// Check afterwards. No timeout, abort or lost peer frees a destination.
+package handoff
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// Instance is a group_instance: random, one per engine launch, equal on all its ranks.
+type Instance uint64
+
+// Incarnation is the random number of one sidecar process.
+type Incarnation uint64
+
+// Member is one sidecar process of a group.
+type Member struct {
+	Group       string
+	Rank        layout.Rank
+	Incarnation Incarnation
+}
+
+func (m Member) String() string {
+	return fmt.Sprintf("%s/%d@%x", m.Group, m.Rank, uint64(m.Incarnation))
+}
+
+// ID names one hand-off. The source leader mints it; N counts within the leader's
+// incarnation, so no two hand-offs ever share an ID.
+type ID struct {
+	Group    string
+	Instance Instance
+	Leader   Incarnation
+	N        uint64
+}
+
+func (id ID) String() string { return fmt.Sprintf("%s@%x.%d", id.Group, uint64(id.Leader), id.N) }
+
+// Bytes is the form that jobs and stamps carry: the leader's incarnation and N.
+func (id ID) Bytes() (b [16]byte) {
+	binary.BigEndian.PutUint64(b[:8], uint64(id.Leader))
+	binary.BigEndian.PutUint64(b[8:], id.N)
+	return b
+}
+
+// Importer is a group that imports; attempts never repeat within it.
+type Importer struct {
+	Group    string
+	Instance Instance
+	Leader   Incarnation
+}
+
+// Attempt numbers the tries of an importer, from 1, over all its hand-offs.
+type Attempt uint64
+
+// PinID numbers the pins of one sidecar incarnation. Generation counts how often
+// its memory was reused, so that a stale pin is told from a new one.
+type (
+	PinID      uint64
+	Generation uint64
+)
+
+// Key is the 128-bit secret of a manifest: who shows it may import.
+type Key [16]byte
+
+// Digest is a SHA-256 sum: of a model, of a group's geometry, of a plan.
+type Digest [32]byte
+
+func (d Digest) String() string { return fmt.Sprintf("%x", d[:6]) }
+
+// Resume is everything that decode needs to go on exactly.
+type Resume struct {
+	Tokens   []int32   // sampled token, then MTP proposals
+	Logprobs []float32 // of Tokens, or empty
+	Sampler  []byte    // the engine's own sampler state, opaque
+	Finished bool      // the request ended at prefill (EOS, limit, stop word)
+}
+
+// Manifest is what an importer needs to know of a hand-off. It holds no address,
+// block table or slot, so it may pass through clients.
+type Manifest struct {
+	ID           ID
+	Key          Key
+	Label        string // the prefill engine's request id
+	Model        Digest // of the model's identity: name and states
+	Geometry     Digest // of the source group's shards
+	Tokens       int32  // prompt tokens whose state is held
+	Position     int32  // where decode resumes: Tokens, or Tokens-1 for engines that recompute the last
+	WeightsEpoch uint64
+	BlockTokens  int32 // tokens per block of the source's hash chain
+	Resume       Resume
+}

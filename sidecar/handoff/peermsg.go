@@ -1,0 +1,226 @@
+package handoff
+
+import (
+	"time"
+
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// PeerMessage is a one-way message between two sidecars. A session is ordered;
+// its Hello fixes both incarnations, and a message from another incarnation is
+// dropped and counted.
+type PeerMessage interface{ peerMessage() }
+
+// Status answers Open and Done.
+type Status uint8
+
+const (
+	OK      Status = iota + 1
+	Pending        // announced, not exported yet: answered again at Export
+	Taken          // no copy is left for this importer
+	Gone           // unknown, released, expired, or the key does not match
+	Refused        // can never work: another model, another plan, a bad position; Why says it
+)
+
+var statusNames = [...]string{OK: "ok", Pending: "pending", Taken: "taken", Gone: "gone", Refused: "refused"}
+
+func (s Status) String() string {
+	if int(s) < len(statusNames) && s > 0 {
+		return statusNames[s]
+	}
+	return "status(?)"
+}
+
+// Inside a group: a rank's sidecar and its leader.
+
+// Join is a rank's statement to its leader, on every connect and roster change.
+type Join struct {
+	Attach  Attach // what its engine attached, without buffers
+	Applied uint64 // decisions that its engine applied
+	Held    uint64 // decisions that its engine holds
+	Pins    []PinInfo
+}
+
+// Roster is the leader's word that every rank is attached.
+type Roster struct {
+	Instance Instance
+	Members  []Member // by rank
+	Geometry Geometry // of the whole group
+}
+
+// Geometry is a whole group's model and shards. Digest is of Model and Shards;
+// who receives one computes it anew.
+type Geometry struct {
+	Group    string
+	Instance Instance
+	Model    layout.Model
+	Shards   []layout.Shard
+	Members  []Member // the sidecars that hold them, by rank
+}
+
+// Pinned tells the leader that a rank's engine exported label and the memory is pinned.
+type Pinned struct {
+	Label string
+	Pin   PinInfo
+}
+
+// PinInfo is one rank's part of a held hand-off.
+type PinInfo struct {
+	Rank       layout.Rank
+	Pin        PinID
+	Generation Generation
+	Blocks     []int32 // block table from token 0
+	Slot       int32   // -1: no per-request state
+	Tokens     int32   // tokens whose KV is held
+	Position   int32   // position of the per-request state
+}
+
+// Leased gives a rank's pin its hand-off and its own deadline, counted from arrival.
+type Leased struct {
+	ID    ID
+	Label string
+	Pin   PinID
+	Hold  time.Duration
+}
+
+// Unpin frees a rank's pin: the hand-off is over.
+type Unpin struct {
+	ID  ID
+	Pin PinID
+}
+
+// Abort asks the leader to end an import; only the leader's decision does.
+type Abort struct{ ID ID }
+
+// Landed tells the leader that a rank's pulls for reserve decision N have settled
+// and were checked, or why not. Quiet says that no ticket of the rank is open.
+type Landed struct {
+	ID      ID
+	Attempt Attempt
+	N       uint64
+	OK      bool
+	Quiet   bool
+	Why     string
+	Bytes   int64
+	Elapsed time.Duration // first pull submitted to last ticket done
+}
+
+// RankHeld and RankApplied pass an engine's Held and Applied to the leader.
+type (
+	RankHeld    struct{ N uint64 }
+	RankApplied struct{ N uint64 }
+)
+
+// RankReserved passes an engine's Reserved to the leader.
+type RankReserved struct{ Reserved Reserved }
+
+// Between groups.
+
+// WantGeometry asks a leader for its group's Geometry, which answers it.
+type WantGeometry struct{}
+
+// WantBuffers asks a rank for what reaches its engine's buffers; Buffers answers.
+type WantBuffers struct{}
+
+// Buffers says how a peer on the same host fetches descriptors: each Key is good
+// once, at the FD socket of the sender. Why is set instead when it cannot.
+type Buffers struct {
+	Host   string // host id of the sender: descriptors do not cross hosts
+	Socket string // path of host.fd.sock
+	Cards  []BufferCard
+	Why    string
+}
+
+// BufferCard is one buffer of an engine.
+type BufferCard struct {
+	Buffer uint32
+	Len    int64
+	Key    uint64
+}
+
+// Open asks the source leader for a hand-off. It claims nothing.
+type Open struct {
+	ID       ID
+	Key      Key
+	Importer Importer
+	Attempt  Attempt
+	Plan     Digest
+}
+
+// Opened answers Open.
+type Opened struct {
+	ID           ID
+	Attempt      Attempt
+	Status       Status
+	Why          string
+	Plan         Digest
+	Members      []Member  // the source roster, by rank
+	Pins         []PinInfo // by rank
+	WeightsEpoch uint64
+}
+
+// Check asks a source rank whether a pin that was read is still held.
+type Check struct {
+	ID         ID
+	Attempt    Attempt
+	Pin        PinID
+	Generation Generation
+}
+
+// Checked answers Check.
+type Checked struct {
+	Check Check
+	Held  bool
+}
+
+// Done consumes one copy of a hand-off for (Importer, Attempt).
+type Done struct {
+	ID       ID
+	Importer Importer
+	Attempt  Attempt
+}
+
+// DoneAck answers Done: OK, Taken or Gone. The same (importer, attempt) always
+// gets the same answer from one leader incarnation.
+type DoneAck struct {
+	ID      ID
+	Attempt Attempt
+	Status  Status
+}
+
+// Withdraw says that an attempt failed or was given up: the source may serve another.
+type Withdraw struct {
+	ID       ID
+	Importer Importer
+	Attempt  Attempt
+}
+
+// ReleaseManifest gives up a hand-off that nobody will import.
+type ReleaseManifest struct {
+	ID  ID
+	Key Key
+}
+
+func (Join) peerMessage()            {}
+func (Roster) peerMessage()          {}
+func (Geometry) peerMessage()        {}
+func (Pinned) peerMessage()          {}
+func (Leased) peerMessage()          {}
+func (Unpin) peerMessage()           {}
+func (Abort) peerMessage()           {}
+func (Landed) peerMessage()          {}
+func (RankHeld) peerMessage()        {}
+func (RankApplied) peerMessage()     {}
+func (RankReserved) peerMessage()    {}
+func (Decision) peerMessage()        {}
+func (WantGeometry) peerMessage()    {}
+func (WantBuffers) peerMessage()     {}
+func (Buffers) peerMessage()         {}
+func (Open) peerMessage()            {}
+func (Opened) peerMessage()          {}
+func (Check) peerMessage()           {}
+func (Checked) peerMessage()         {}
+func (Done) peerMessage()            {}
+func (DoneAck) peerMessage()         {}
+func (Withdraw) peerMessage()        {}
+func (ReleaseManifest) peerMessage() {}
