@@ -148,13 +148,15 @@ type Exported struct {
 type DecisionKind uint8
 
 const (
-	Reserve DecisionKind = iota + 1 // take blocks and a slot, all or nothing; answered by Reserved
-	Admit                           // the request is the engine's: register hashes, decode
-	Drop                            // the import failed: forget its hashes; blocks stay out of use
-	Free                            // its blocks and slot are quiet on every rank: return them
+	Reserve           DecisionKind = iota + 1 // take blocks and a slot, all or nothing; answered by Reserved
+	Admit                                     // the request is the engine's: register hashes, decode
+	Drop                                      // the import failed: forget its hashes; its blocks stay out of use
+	ReleaseQuarantine                         // a dropped import's blocks and slot are quiet on every rank: return them
+	Free                                      // an exported label is over: return its blocks and slot
 )
 
-var decisionNames = [...]string{Reserve: "reserve", Admit: "admit", Drop: "drop", Free: "free"}
+var decisionNames = [...]string{Reserve: "reserve", Admit: "admit", Drop: "drop",
+	ReleaseQuarantine: "release-quarantine", Free: "free"}
 
 func (k DecisionKind) String() string {
 	if int(k) < len(decisionNames) && k > 0 {
@@ -163,14 +165,15 @@ func (k DecisionKind) String() string {
 	return "decision(?)"
 }
 
-// Decision is the leader's numbered word. Every rank applies decisions in order.
+// Decision is the leader's numbered word. Every rank applies decisions in order, so
+// that mirrored allocators stay mirrored; Free travels here for that reason.
 type Decision struct {
 	N       uint64
 	Kind    DecisionKind
 	ID      ID
 	Attempt Attempt
+	Label   string // Reserve: the importer's request id; Free: the exported label
 	// Reserve only:
-	Label    string
 	Tokens   int32    // prompt tokens
 	Hashes   []uint64 // block-hash chain of the complete blocks, by the group's block size
 	Position int32
@@ -180,7 +183,7 @@ type Decision struct {
 	Source  Digest // geometry digest of the source group
 	Members []Member
 	Sources []PinInfo
-	// Of names the Reserve that Admit, Drop or Free is about.
+	// Of is the number of the Reserve that Admit, Drop or ReleaseQuarantine is about; 0 for Free.
 	Of uint64
 }
 
@@ -191,7 +194,9 @@ type Through struct{ N uint64 }
 // StillPinnedQuery asks whether a pin is still held, when memory does not outlive the engine.
 type StillPinnedQuery struct{ Label string }
 
-// UnpinExport returns an exported label's blocks and slot to the engine.
+// UnpinExport returns an exported label's blocks and slot to an engine rank outside the
+// group's order: its own deadline passed and no leader is heard. A rank whose group
+// lives gets Free instead.
 type UnpinExport struct {
 	Label string
 	ID    ID

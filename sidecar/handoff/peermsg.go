@@ -83,7 +83,8 @@ type Leased struct {
 	Hold  time.Duration
 }
 
-// Unpin frees a rank's pin: the hand-off is over.
+// Unpin frees a rank's pin that its leader holds no lease for. A lease that ends in
+// the ordinary way is the decision Free.
 type Unpin struct {
 	ID  ID
 	Pin PinID
