@@ -208,6 +208,17 @@ type Imported struct {
 	ID     ID
 	Bytes  int64 // moved, all ranks
 	Cached int32 // tokens found in the decode cache
+	Phases Phases
+}
+
+// Phases is where the time of one import went, on the importing leader's clock.
+type Phases struct {
+	Open    time.Duration // Import to Opened
+	Reserve time.Duration // to the last rank's Reserved
+	Move    time.Duration // slowest rank, first pull to last ticket done
+	Check   time.Duration // from the last Reserved to the last Landed, less Move
+	Done    time.Duration // to the source's answer
+	Admit   time.Duration // to Applied on every rank
 }
 
 // Failed tells why a request of the engine failed. SourceSafe: the source is still

@@ -83,7 +83,8 @@ type Resume struct {
 	Finished bool      // the request ended at prefill (EOS, limit, stop word)
 }
 
-// Manifest is what an importer needs to know of a hand-off. It holds no address,
+// Manifest is what an importer needs to know of a hand-off. The manifest of an
+// announced label has Tokens 0 and no Resume yet. It holds no address,
 // block table or slot, so it may pass through clients.
 type Manifest struct {
 	ID           ID

@@ -157,6 +157,9 @@ type Opened struct {
 	Plan         Digest
 	Members      []Member  // the source roster, by rank
 	Pins         []PinInfo // by rank
+	Tokens       int32
+	Position     int32
+	Resume       Resume // the truth: what a manifest says passed through clients
 	WeightsEpoch uint64
 }
 
