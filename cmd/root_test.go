@@ -1,0 +1,68 @@
+package cmd
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/batonkv/baton/config"
+)
+
+func TestExecute(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		code   int
+		stdout string
+		stderr []string
+	}{
+		{"version", 0, "baton ", nil},
+		{"--help", 0, "Usage:", nil},
+		{"completion bash", 0, "bash completion", nil},
+		{"verison", 2, "", []string{`baton: unknown command "verison" for "baton": did you mean "version"?`, "hint: "}},
+		{"zzzzzzzzz", 2, "", []string{`unknown command "zzzzzzzzz"`}},
+		{"version --log-levle info", 2, "", []string{`unknown flag --log-levle for "baton version": did you mean "--log-level"?`}},
+		{"version --log-level loud", 2, "", []string{`log-level "loud": want one of debug, info, warn, error`}},
+		{"version --log-format jsno", 2, "", []string{`did you mean "json"?`}},
+		{"version please", 2, "", []string{`unexpected word "please"`}},
+		{"version -x", 2, "", []string{"unknown shorthand flag"}},
+		{"version --log-level", 2, "", []string{"flag needs an argument"}},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if code := Execute(strings.Fields(c.args), &stdout, &stderr); code != c.code {
+				t.Errorf("code %d, want %d", code, c.code)
+			}
+			if !strings.Contains(stdout.String(), c.stdout) {
+				t.Errorf("stdout %q lacks %q", stdout.String(), c.stdout)
+			}
+			for _, s := range c.stderr {
+				if !strings.Contains(stderr.String(), s) {
+					t.Errorf("stderr %q lacks %q", stderr.String(), s)
+				}
+			}
+			if n := strings.Count(stderr.String(), "baton: "); c.code != 0 && n != 1 {
+				t.Errorf("error printed %d times: %q", n, stderr.String())
+			}
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{nil, 0, ""},
+		{errors.New("etcd: down"), 1, "baton: etcd: down\n"},
+		{&HintError{Err: errors.New("etcd: down"), Hint: "start it"}, 1, "baton: etcd: down\nhint: start it\n"},
+		{&UsageError{Why: "no"}, 2, "baton: no\n"},
+		{config.ErrConfig, 2, "baton: config\n"},
+	} {
+		var out bytes.Buffer
+		if code := report(&out, c.err); code != c.code || out.String() != c.text {
+			t.Errorf("%v: %d %q", c.err, code, out.String())
+		}
+	}
+}
