@@ -225,8 +225,7 @@ type Phases struct {
 // held, the import may be tried elsewhere.
 type Failed struct {
 	Label      string
-	Err        string
-	Code       string // name of the sentinel, see proto/errs
+	Err        error // its sentinel survives the wire, see proto/errs
 	SourceSafe bool
 }
 

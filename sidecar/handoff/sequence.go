@@ -1,0 +1,48 @@
+package handoff
+
+import (
+	"slices"
+)
+
+// Sequence numbers a group's decisions and follows which rank holds and applied
+// them. Rank 0's engine may apply through n once every rank's engine client holds
+// decisions 1 to n: then no rank ever waits inside a step.
+type Sequence struct {
+	n, through    uint64
+	held, applied []uint64 // by rank
+}
+
+// NewSequence starts at decision 1 for a group of ranks.
+func NewSequence(ranks int32) *Sequence {
+	return &Sequence{held: make([]uint64, ranks), applied: make([]uint64, ranks)}
+}
+
+// Next mints a number.
+func (q *Sequence) Next() uint64 {
+	q.n++
+	return q.n
+}
+
+// Last is the newest number.
+func (q *Sequence) Last() uint64 { return q.n }
+
+// Held takes a rank's statement; through is what rank 0's engine hears when it grew.
+func (q *Sequence) Held(rank int, n uint64) (through uint64, grew bool) {
+	if rank < 0 || rank >= len(q.held) || n > q.n || n <= q.held[rank] {
+		return q.through, false
+	}
+	q.held[rank] = n
+	if m := slices.Min(q.held); m > q.through {
+		q.through = m
+		return m, true
+	}
+	return q.through, false
+}
+
+// Applied takes a rank's statement and returns what every rank applied.
+func (q *Sequence) Applied(rank int, n uint64) uint64 {
+	if rank >= 0 && rank < len(q.applied) && n <= q.n && n > q.applied[rank] {
+		q.applied[rank] = n
+	}
+	return slices.Min(q.applied)
+}

@@ -1,0 +1,188 @@
+package handoff
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// SourceState is the state of a Source.
+type SourceState uint8
+
+const (
+	Announced SourceState = iota + 1 // the label is known, nothing is pinned by all
+	Leasing                          // every rank pins it; the leader's lease runs
+	Over                             // terminal: consumed, released or expired; its answers stay
+)
+
+// claim is one try of one importer.
+type claim struct {
+	Importer Importer
+	Attempt  Attempt
+}
+
+// Source is the leader's half of one hand-off on the prefill side: who holds it,
+// until when, and which importer may have it. Every answer compares the lease with
+// the clock at the instant of answering, so a late tick frees nothing early.
+type Source struct {
+	ID    ID
+	Key   Key
+	Label string
+
+	state    SourceState
+	pins     []PinInfo // by rank; Pin 0 is absent, since pin ids start at 1
+	export   *Export   // of the leader's engine
+	copies   int32
+	deadline time.Duration
+	opened   map[claim]bool
+	answers  map[claim]Status // tombstones: the same claim gets the same answer
+	waiting  []Open           // opened while Announced
+}
+
+// NewSource makes the source of a label in a group of ranks.
+func NewSource(id ID, key Key, label string, ranks int32) *Source {
+	return &Source{ID: id, Key: key, Label: label, state: Announced, pins: make([]PinInfo, ranks),
+		opened: map[claim]bool{}, answers: map[claim]Status{}}
+}
+
+// State returns where s is.
+func (s *Source) State() SourceState { return s.state }
+
+// Pins are the pins by rank; complete once s is Leasing.
+func (s *Source) Pins() []PinInfo { return s.pins }
+
+// Export is what the leader's engine exported; nil before.
+func (s *Source) Export() *Export { return s.export }
+
+// Deadline is when the lease ends; it means nothing unless s is Leasing.
+func (s *Source) Deadline() time.Duration { return s.deadline }
+
+// Exported takes the leader's own export.
+func (s *Source) Exported(e Export) error {
+	if s.state != Announced || s.export != nil {
+		return fmt.Errorf("%w: label %q was exported before", ErrEngine, s.Label)
+	}
+	s.export = &e
+	s.copies = max(e.Copies, 1)
+	return nil
+}
+
+// Pinned takes a rank's pin. Ranks that disagree on tokens or position hold
+// different prompts under one label, which nothing can repair.
+func (s *Source) Pinned(p PinInfo) error {
+	if s.state != Announced || p.Rank < 0 || int(p.Rank) >= len(s.pins) || s.pins[p.Rank].Pin != 0 {
+		return fmt.Errorf("%w: rank %d pins label %q twice or too late", ErrEngine, p.Rank, s.Label)
+	}
+	for _, o := range s.pins {
+		if o.Pin != 0 && (o.Tokens != p.Tokens || o.Position != p.Position) {
+			return fmt.Errorf("%w: label %q: rank %d holds %d tokens at position %d, rank %d %d at %d",
+				ErrPosition, s.Label, o.Rank, o.Tokens, o.Position, p.Rank, p.Tokens, p.Position)
+		}
+	}
+	s.pins[p.Rank] = p
+	return nil
+}
+
+// Complete reports whether every rank pins and the leader's engine exported.
+func (s *Source) Complete() bool {
+	return s.export != nil && !slices.ContainsFunc(s.pins, func(p PinInfo) bool { return p.Pin == 0 })
+}
+
+// Lease starts the lease; s is Complete. It returns the opens that waited.
+func (s *Source) Lease(now, lease time.Duration) []Open {
+	s.state = Leasing
+	s.deadline = now + lease
+	w := s.waiting
+	s.waiting = nil
+	return w
+}
+
+// Open answers an importer and remembers that it asked. The caller fills in the
+// geometry's part of the answer.
+func (s *Source) Open(now time.Duration, o Open) Opened {
+	a := Opened{ID: o.ID, Attempt: o.Attempt}
+	c := claim{o.Importer, o.Attempt}
+	switch {
+	case o.Key != s.Key || s.state == Over || s.state == Leasing && now >= s.deadline:
+		a.Status = Gone
+	case s.state == Announced:
+		a.Status = Pending
+		s.waiting = append(s.waiting, o)
+	case s.copies == 0:
+		a.Status = Taken
+	default:
+		s.opened[c] = true
+		a.Status = OK
+		a.Pins = s.pins
+		a.Tokens, a.Position, a.Resume = s.export.Tokens, s.export.Position, s.export.Resume
+	}
+	return a
+}
+
+// Done answers a claim; over says that the last copy went with it. OK is only for a
+// claim that was opened here and did not withdraw, and it is repeated to the same claim.
+func (s *Source) Done(now time.Duration, d Done) (a DoneAck, over bool) {
+	a = DoneAck{ID: d.ID, Attempt: d.Attempt}
+	c := claim{d.Importer, d.Attempt}
+	if st, ok := s.answers[c]; ok {
+		a.Status = st
+		return a, false
+	}
+	switch {
+	case s.state == Over && s.copies == 0 && s.opened[c]:
+		a.Status = Taken
+	case s.state != Leasing || now >= s.deadline || !s.opened[c]:
+		a.Status = Gone
+	case s.copies == 0:
+		a.Status = Taken
+	default:
+		a.Status = OK
+		s.copies--
+		over = s.copies == 0
+	}
+	s.answers[c] = a.Status
+	if over {
+		s.state = Over
+	}
+	return a, over
+}
+
+// Withdraw ends a claim: a later Done of it is Gone.
+func (s *Source) Withdraw(w Withdraw) {
+	c := claim{w.Importer, w.Attempt}
+	if _, ok := s.answers[c]; !ok {
+		s.answers[c] = Gone
+	}
+	s.waiting = slices.DeleteFunc(s.waiting, func(o Open) bool { return o.Importer == w.Importer && o.Attempt == w.Attempt })
+}
+
+// Expired ends s when its lease is over and says whether it did.
+func (s *Source) Expired(now time.Duration) bool {
+	if s.state != Leasing || now < s.deadline {
+		return false
+	}
+	s.state = Over
+	return true
+}
+
+// End ends s whatever it was; it returns the opens that waited, to be answered Gone.
+func (s *Source) End() []Open {
+	s.state = Over
+	w := s.waiting
+	s.waiting = nil
+	return w
+}
+
+// Pin is a rank's half: memory of its engine that stays untouched until Free, Unpin
+// or the rank's own deadline, which is later than the leader's by a margin.
+type Pin struct {
+	Info     PinInfo
+	Label    string
+	ID       ID // zero until Leased
+	Deadline time.Duration
+}
+
+// Answers reports whether c asks about exactly this pin.
+func (p *Pin) Answers(c Check) bool {
+	return p.ID == c.ID && p.Info.Pin == c.Pin && p.Info.Generation == c.Generation
+}
