@@ -1,0 +1,199 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrState reports state that was read before anybody wrote it, or logits that are
+// not finite for another reason.
+var ErrState = errors.New("model: state is not finite")
+
+// MaxChunk bounds the tokens of one Forward.
+const MaxChunk = 256
+
+// Reducer adds the partial sums of all units of all ranks: part is [own units][n] and
+// out is [n], the sum over the units of the whole group in ascending order.
+type Reducer interface {
+	Sum(part []float32, units int, out []float32) error
+}
+
+// Seq is where one request's state lies.
+type Seq struct {
+	Blocks []int32 // from token 0
+	Slot   int32   // -1: none
+}
+
+// Run is one rank's arithmetic over its memory. One goroutine uses it.
+type Run struct {
+	m   *Model
+	mem *Memory
+	red Reducer
+
+	x, norm, part, sum []float32 // residual, its norm, partial sums, their sum
+	unit               []float32 // scratch of one unit
+	scores             []float32
+	rot                []float32 // cos, sin per position of the chunk
+}
+
+// NewRun joins weights, memory and the group's reducer.
+func NewRun(m *Model, mem *Memory, red Reducer) *Run { return &Run{m: m, mem: mem, red: red} }
+
+// Forward runs tokens at positions pos… of seq through the model, adding them to its
+// state. On the rank that samples it returns the logits after the last token, valid
+// until the next call; on others nil. All ranks call it alike.
+func (r *Run) Forward(seq Seq, tokens []int32, pos int32) ([]float32, error) {
+	if err := r.check(seq, tokens, pos); err != nil {
+		return nil, err
+	}
+	c := r.m.cfg
+	n, h := len(tokens), c.Hidden
+	r.x, r.norm, r.sum = size(r.x, n*h), size(r.norm, n*h), size(r.sum, n*h)
+	for i, t := range tokens {
+		copy(r.x[i*h:(i+1)*h], r.m.embed[int(t)*h:])
+	}
+	r.rotary(n, int(pos))
+	for i := range r.m.layers {
+		l := &r.m.layers[i]
+		units := len(l.attn) + len(l.ssm) // one of them is empty
+		err := r.block(n, units, func(u int, norm, out []float32, t int) {
+			if l.mixer == '*' {
+				r.attention(l, u, seq, norm, out, int(pos)+t, t)
+			} else {
+				r.mamba(l, u, seq, norm, out)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := r.block(n, len(l.mlp), func(u int, norm, out []float32, _ int) { r.mlp(&l.mlp[u], norm, out) }); err != nil {
+			return nil, err
+		}
+	}
+	return r.logits(r.x[(n-1)*h : n*h])
+}
+
+func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
+	if len(tokens) < 1 || len(tokens) > MaxChunk {
+		return fmt.Errorf("%w: %d tokens in one step: want 1 to %d", ErrConfig, len(tokens), MaxChunk)
+	}
+	for _, t := range tokens {
+		if t < 0 || t >= Vocab {
+			return fmt.Errorf("%w: token %d: want 0 to %d", ErrConfig, t, Vocab-1)
+		}
+	}
+	s := r.mem.sizes
+	if end := int64(pos) + int64(len(tokens)); pos < 0 || end > int64(len(seq.Blocks))*int64(s.BlockTokens) {
+		return fmt.Errorf("%w: positions %d to %d with %d blocks of %d tokens", ErrConfig, pos, end, len(seq.Blocks), s.BlockTokens)
+	}
+	for _, b := range seq.Blocks {
+		if b < 0 || b >= s.Blocks {
+			return fmt.Errorf("%w: block %d of %d", ErrConfig, b, s.Blocks)
+		}
+	}
+	if r.m.cfg.SSMLayers() > 0 && (seq.Slot < 0 || seq.Slot >= s.Slots) {
+		return fmt.Errorf("%w: slot %d of %d", ErrConfig, seq.Slot, s.Slots)
+	}
+	return nil
+}
+
+// block runs one residual block: norm, every own unit over every token, the group's sum.
+func (r *Run) block(n, units int, do func(u int, norm, out []float32, t int)) error {
+	h := r.m.cfg.Hidden
+	for t := range n {
+		rmsNorm(r.norm[t*h:(t+1)*h], r.x[t*h:(t+1)*h])
+	}
+	r.part = size(r.part, units*n*h)
+	for u := range units {
+		for t := range n {
+			i := (u*n + t) * h
+			do(u, r.norm[t*h:(t+1)*h], r.part[i:i+h], t)
+		}
+	}
+	if err := r.red.Sum(r.part, units, r.sum); err != nil {
+		return err
+	}
+	for i, v := range r.sum {
+		r.x[i] += v
+	}
+	return nil
+}
+
+func (r *Run) logits(x []float32) ([]float32, error) {
+	if r.m.head == nil {
+		return nil, nil
+	}
+	norm, out := make([]float32, len(x)), make([]float32, Vocab)
+	rmsNorm(norm, x)
+	matVec(out, r.m.head, norm)
+	for _, v := range out {
+		if v != v || math.IsInf(float64(v), 0) {
+			return nil, ErrState
+		}
+	}
+	return out, nil
+}
+
+// Greedy is the index of the largest logit, the lowest one of equals.
+func Greedy(logits []float32) int32 {
+	best := 0
+	for i, v := range logits {
+		if v > logits[best] {
+			best = i
+		}
+	}
+	return int32(best)
+}
+
+func size(a []float32, n int) []float32 {
+	if cap(a) < n {
+		return make([]float32, n)
+	}
+	return a[:n]
+}
+
+func rmsNorm(out, x []float32) {
+	var ss float32
+	for _, v := range x {
+		ss += v * v
+	}
+	f := float32(1 / math.Sqrt(float64(ss/float32(len(x)))+1e-6))
+	for i, v := range x {
+		out[i] = v * f
+	}
+}
+
+// matVec is out = w·x for w [len(out)][len(x)].
+func matVec(out, w, x []float32) {
+	n := len(x)
+	for i := range out {
+		out[i] = dot(w[i*n:(i+1)*n], x)
+	}
+}
+
+// dot adds in one fixed order, in four strands so that the additions overlap.
+func dot(a, b []float32) float32 {
+	var s0, s1, s2, s3 float32
+	b = b[:len(a)]
+	i := 0
+	for ; i+4 <= len(a); i += 4 {
+		s0 += a[i] * b[i]
+		s1 += a[i+1] * b[i+1]
+		s2 += a[i+2] * b[i+2]
+		s3 += a[i+3] * b[i+3]
+	}
+	for ; i < len(a); i++ {
+		s0 += a[i] * b[i]
+	}
+	return (s0 + s1) + (s2 + s3)
+}
+
+func silu(v float32) float32 { return v / (1 + float32(math.Exp(-float64(v)))) }
+
+func softplus(v float32) float32 {
+	if v > 20 {
+		return v
+	}
+	return float32(math.Log1p(math.Exp(float64(v))))
+}
