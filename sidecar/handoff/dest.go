@@ -163,3 +163,6 @@ func (d *Dest) Report(rank layout.Rank) (Landed, bool) {
 	}
 	return l, false
 }
+
+// Proved reports whether the pin was seen held after the read.
+func (r Read) Proved() bool { return r.proved }

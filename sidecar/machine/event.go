@@ -1,0 +1,225 @@
+package machine
+
+import (
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/lower"
+)
+
+// Session numbers an engine session of this process; the driver mints it.
+type Session uint64
+
+// Call numbers a control call that waits for its answer; the driver mints it.
+type Call uint64
+
+// Event is something that happened. The set is closed.
+type Event interface{ event() }
+
+type (
+	// FromEngine is a message of an engine session; Attach is its first.
+	FromEngine struct {
+		Session Session
+		Msg     handoff.FromEngine
+	}
+	// EngineDown says that a session ended.
+	EngineDown struct{ Session Session }
+	// Mapped answers MapBuffers: the mover reaches the engine's buffers, or why not.
+	Mapped struct {
+		Session Session
+		PID     int32 // of the mover
+		Err     error
+	}
+	// PeerUp says that a session to another sidecar stands; its Hello and certificate agree.
+	PeerUp struct{ Peer handoff.Member }
+	// PeerDown says that it ended, or could not be made.
+	PeerDown struct {
+		Peer handoff.Member
+		Err  error
+	}
+	// FromPeer is a message of another sidecar, or of this one to itself.
+	FromPeer struct {
+		Peer handoff.Member
+		Msg  handoff.PeerMessage
+	}
+	// Found is the newest view of discovery.
+	Found struct{ Records []discovery.Record }
+	// Linked answers OpenLink.
+	Linked struct {
+		Peer handoff.Member
+		Err  error
+	}
+	// LinksLost says that the mover died: every link is gone; its tickets end one by one.
+	LinksLost struct{}
+	// PullDone says that a ticket is done: nothing touches its memory any more.
+	PullDone struct {
+		Ticket uint64
+		Bytes  int64
+		Err    error
+	}
+	// Import, Abort and Release are control calls; Reply answers each.
+	Import struct {
+		Call   Call
+		Import handoff.Import
+	}
+	Abort struct {
+		Call Call
+		ID   handoff.ID
+	}
+	Release struct {
+		Call Call
+		ID   handoff.ID
+		Key  handoff.Key
+	}
+	// Tick says that the instant of Next has come.
+	Tick struct{}
+)
+
+func (FromEngine) event() {}
+func (EngineDown) event() {}
+func (Mapped) event()     {}
+func (PeerUp) event()     {}
+func (PeerDown) event()   {}
+func (FromPeer) event()   {}
+func (Found) event()      {}
+func (Linked) event()     {}
+func (LinksLost) event()  {}
+func (PullDone) event()   {}
+func (Import) event()     {}
+func (Abort) event()      {}
+func (Release) event()    {}
+func (Tick) event()       {}
+
+// Effect is something to do, in order. The set is closed.
+type Effect interface{ effect() }
+
+type (
+	// ToEngine sends to an engine session.
+	ToEngine struct {
+		Session Session
+		Msg     handoff.ToEngine
+	}
+	// CloseEngine ends an engine session with the reason.
+	CloseEngine struct {
+		Session Session
+		Err     error
+	}
+	// ExpectBuffers opens the fd socket for n descriptors under key.
+	ExpectBuffers struct {
+		Session Session
+		Key     uint64
+		N       int
+	}
+	// MapBuffers hands the descriptors that came under Key to the mover; Mapped answers.
+	MapBuffers struct {
+		Session Session
+		Key     uint64
+		Buffers []handoff.BufferDecl
+	}
+	// UnmapBuffers takes a session's buffers from the mover: no ticket of it is open.
+	UnmapBuffers struct{ Session Session }
+	// ToPeer sends to another sidecar; to this one, the driver feeds it back as FromPeer.
+	ToPeer struct {
+		Peer handoff.Member
+		Msg  handoff.PeerMessage
+	}
+	// Dial asks for a session to a sidecar that discovery knows; PeerUp or PeerDown follows.
+	Dial struct {
+		Peer handoff.Member
+		Addr string
+	}
+	// ClosePeer ends a session; PeerDown follows.
+	ClosePeer struct{ Peer handoff.Member }
+	// ShareBuffers answers WantBuffers of Peer with one-time keys for the session's buffers.
+	ShareBuffers struct {
+		Peer    handoff.Member
+		Session Session
+	}
+	// OpenLink maps a peer's buffers for reading; Linked answers.
+	OpenLink struct {
+		Peer    handoff.Member
+		Buffers handoff.Buffers
+	}
+	// CloseLink unmaps them; no ticket over the link is open.
+	CloseLink struct{ Peer handoff.Member }
+	// Pull submits a job; PullDone follows, also when submitting fails.
+	Pull struct {
+		Ticket   uint64
+		Peer     handoff.Member
+		Template *lower.Template
+		Job      lower.Job
+	}
+	// CancelPull asks a ticket to stop; PullDone still follows.
+	CancelPull struct{ Ticket uint64 }
+	// Reply answers a control call.
+	Reply struct {
+		Call     Call
+		Imported handoff.Imported
+		Err      error
+	}
+	// Notify tells watchers of the control service.
+	Notify struct{ Notice Notice }
+	// Publish tells everybody; the driver adds the time, the publisher the sequence.
+	Publish struct{ Event events.Event }
+	// Advertise changes what discovery says of this sidecar.
+	Advertise struct {
+		Instance   handoff.Instance
+		Ranks      int32
+		Geometry   string
+		FreeBlocks int32
+		FreeSlots  int32
+	}
+	// Refuse counts a message that was not acted on, and why.
+	Refuse struct {
+		Peer handoff.Member
+		What string // type of the message
+		Why  string // few fixed words: a metric label
+	}
+)
+
+func (ToEngine) effect()      {}
+func (CloseEngine) effect()   {}
+func (ExpectBuffers) effect() {}
+func (MapBuffers) effect()    {}
+func (UnmapBuffers) effect()  {}
+func (ToPeer) effect()        {}
+func (Dial) effect()          {}
+func (ClosePeer) effect()     {}
+func (ShareBuffers) effect()  {}
+func (OpenLink) effect()      {}
+func (CloseLink) effect()     {}
+func (Pull) effect()          {}
+func (CancelPull) effect()    {}
+func (Reply) effect()         {}
+func (Notify) effect()        {}
+func (Publish) effect()       {}
+func (Advertise) effect()     {}
+func (Refuse) effect()        {}
+
+// NoticeKind is what a control plane hears of.
+type NoticeKind uint8
+
+const (
+	NoticeReady NoticeKind = iota + 1 // the roster is complete
+	NoticeLost                        // a rank left: the group takes nothing
+	NoticeAnnounced
+	NoticeExported
+	NoticeImported
+	NoticeFailed
+	NoticeReleased
+)
+
+// Notice is one line of a Watch.
+type Notice struct {
+	Kind     NoticeKind
+	Label    string
+	Manifest *handoff.Manifest // Announced, Exported
+	Imported handoff.Imported  // Imported
+	Err      error             // Failed
+	ID       handoff.ID
+}
+
+// Now is an instant of the driver's monotonic clock.
+type Now = time.Duration

@@ -1,0 +1,450 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/batonkv/baton/sidecar/engine/blockhash"
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// importing is an import with those who wait for it.
+type importing struct {
+	*handoff.Leader
+	calls  []Call
+	engine bool // rank 0's engine asked
+	told   bool
+	hashes []uint64
+}
+
+// Outcome is what Get knows of an import.
+type Outcome struct {
+	ID       handoff.ID
+	Label    string
+	State    string
+	Imported handoff.Imported
+	Err      error
+}
+
+// importCall and importEngine are the two ways in.
+func (m *Machine) importCall(e Import) {
+	i, err := m.startImport(e.Import)
+	if err != nil {
+		m.do(Reply{Call: e.Call, Err: err})
+		return
+	}
+	i.calls = append(i.calls, e.Call)
+	m.find(i)
+}
+
+func (m *Machine) importEngine(im handoff.Import) {
+	i, err := m.startImport(im)
+	if err != nil {
+		m.toEngine(handoff.Failed{Label: im.Label, Err: err, SourceSafe: true})
+		return
+	}
+	i.engine = true
+	m.find(i)
+}
+
+// startImport queues an import; the same hand-off under the same label joins the one
+// under way.
+func (m *Machine) startImport(im handoff.Import) (*importing, error) {
+	if im.Label == "" {
+		im.Label = im.Manifest.Label
+	}
+	for _, i := range m.lead.imports {
+		if i.ID() == im.Manifest.ID && i.Import.Label == im.Label {
+			return i, nil
+		}
+	}
+	if err := m.checkImport(im); err != nil {
+		return nil, err
+	}
+	deadline := im.Deadline
+	if deadline <= 0 {
+		deadline = m.cfg.Deadline
+	}
+	hashes, err := blockhash.Hashes(im.Tokens, m.engine.attach.Capacity.BlockTokens, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", handoff.ErrEngine, err)
+	}
+	m.lead.attempts++
+	i := &importing{Leader: handoff.NewLeader(im, m.lead.attempts, int32(len(m.lead.roster.Members)), m.now, m.now+deadline), hashes: hashes}
+	m.lead.imports = append(m.lead.imports, i)
+	return i, nil
+}
+
+func (m *Machine) checkImport(im handoff.Import) error {
+	man := im.Manifest
+	switch {
+	case !m.leads():
+		return fmt.Errorf("%w: rank %d does not lead group %s: ask rank 0", handoff.ErrNotReady, m.cfg.Self.Rank, m.cfg.Self.Group)
+	case m.lead.roster == nil:
+		return fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
+	case len(m.lead.imports) >= m.cfg.MaxImports:
+		return fmt.Errorf("%w: %d imports wait in group %s", handoff.ErrCapacity, len(m.lead.imports), m.cfg.Self.Group)
+	case man.ID.Group == "" || im.Label == "":
+		return fmt.Errorf("%w: the manifest names no hand-off or the import no label", handoff.ErrUnknown)
+	case man.ID.Group == m.cfg.Self.Group:
+		return fmt.Errorf("%w: group %s holds this hand-off itself", handoff.ErrPlan, man.ID.Group)
+	case man.Model != modelDigest(m.engine.attach.Model):
+		return fmt.Errorf("%w: the manifest is of model %v, group %s runs %q (%v)", handoff.ErrModel, man.Model,
+			m.cfg.Self.Group, m.engine.attach.Model.Name, modelDigest(m.engine.attach.Model))
+	case len(im.Tokens) == 0:
+		return fmt.Errorf("%w: an import brings the prompt's tokens", handoff.ErrPosition)
+	case man.Tokens > 0 && int(man.Tokens) != len(im.Tokens):
+		return fmt.Errorf("%w: the manifest is of %d tokens, the import brings %d", handoff.ErrPosition, man.Tokens, len(im.Tokens))
+	}
+	return nil
+}
+
+// find gets the source leader's session and geometry, then opens.
+func (m *Machine) find(i *importing) {
+	if i.State() != handoff.Finding {
+		return
+	}
+	at, _, ok := m.lookup(i.Source.Group, 0)
+	if ok && at.Incarnation != i.Source.Incarnation {
+		m.failImport(i, fmt.Errorf("%w: the leader of group %s that held it has restarted", handoff.ErrGone, i.Source.Group))
+		return
+	}
+	if !m.up(i.Source) {
+		m.want(i.Source)
+		return
+	}
+	g := m.known(i.Source, i.ID().Instance)
+	if g == nil {
+		return // asked
+	}
+	plan, err := m.planFrom(g)
+	if err != nil {
+		m.failImport(i, err)
+		return
+	}
+	i.Open(plan)
+	m.do(ToPeer{i.Source, handoff.Open{ID: i.ID(), Key: i.Import.Manifest.Key, Importer: m.importer(), Attempt: i.Attempt, Plan: plan}})
+}
+
+// known returns the geometry of the launch that p leads, or asks for it and returns nil.
+func (m *Machine) known(p handoff.Member, launch handoff.Instance) *sourceGroup {
+	g := m.lead.groups[p]
+	switch {
+	case g == nil, g.digest != (handoff.Digest{}) && g.geometry.Instance != launch && !g.again:
+		m.lead.groups[p] = &sourceGroup{again: g != nil}
+		m.do(ToPeer{p, handoff.WantGeometry{}})
+		return nil
+	case g.digest == (handoff.Digest{}):
+		return nil
+	}
+	g.again = false
+	return g
+}
+
+func (m *Machine) importer() handoff.Importer {
+	return handoff.Importer{Group: m.cfg.Self.Group, Instance: m.lead.roster.Instance, Leader: m.cfg.Self.Incarnation}
+}
+
+// findSources looks again after discovery or a session brought something.
+func (m *Machine) findSources() {
+	for _, i := range slices.Clone(m.lead.imports) {
+		m.find(i)
+	}
+}
+
+func (m *Machine) sourceUp(handoff.Member) { m.findSources() }
+
+// sourceDown: what was asked of p and not answered is lost. An import whose Done was
+// under way is dropped: the copy may be consumed, which costs a prefill, never a byte.
+func (m *Machine) sourceDown(p handoff.Member) {
+	if g := m.lead.groups[p]; g != nil && g.digest == (handoff.Digest{}) {
+		delete(m.lead.groups, p)
+	}
+	for _, i := range slices.Clone(m.lead.imports) {
+		if i.Source == p && (i.State() == handoff.Opening || i.State() == handoff.Consuming) {
+			m.failImport(i, fmt.Errorf("%w: session to %v ended", handoff.ErrPeer, p))
+		}
+	}
+}
+
+func (m *Machine) importOf(id handoff.ID, a handoff.Attempt) *importing {
+	for _, i := range m.lead.imports {
+		if i.ID() == id && i.Attempt == a {
+			return i
+		}
+	}
+	return nil
+}
+
+// opened takes the source's answer and queues the import for blocks.
+func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
+	i := m.importOf(o.ID, o.Attempt)
+	if i == nil || i.Source != p || i.State() != handoff.Opening {
+		m.refuse(p, o, "answers nothing")
+		return
+	}
+	err := i.Answered(o, m.now)
+	if g := m.lead.groups[p]; err == nil && o.Status == handoff.OK {
+		switch {
+		case g == nil || !slices.Equal(o.Members, g.geometry.Members) || len(o.Pins) != len(o.Members):
+			delete(m.lead.groups, p)
+			err = fmt.Errorf("%w: the roster of group %s changed", handoff.ErrGone, p.Group)
+		case o.WeightsEpoch != m.engine.attach.Model.WeightsEpoch:
+			err = fmt.Errorf("%w: source %d, this group %d", handoff.ErrWeights, o.WeightsEpoch, m.engine.attach.Model.WeightsEpoch)
+		}
+	}
+	if err != nil {
+		m.failImport(i, err)
+		return
+	}
+	m.reserveNext()
+}
+
+// reserveNext decides Reserve for the head of the queue. One Reserve is under way at a
+// time, so that nobody overtakes an import that finds no room.
+func (m *Machine) reserveNext() {
+	if m.lead.roster == nil {
+		return
+	}
+	for _, i := range m.lead.imports {
+		switch i.State() {
+		case handoff.Granting:
+			return
+		case handoff.Waiting:
+			m.reserve(i)
+			return
+		}
+	}
+}
+
+func (m *Machine) reserve(i *importing) {
+	g := m.lead.groups[i.Source]
+	if g == nil {
+		m.failImport(i, fmt.Errorf("%w: the geometry of group %s was lost", handoff.ErrPeer, i.Source.Group))
+		return
+	}
+	for _, p := range m.lead.roster.Members {
+		if m.lead.shown[p] == nil {
+			m.lead.shown[p] = map[handoff.Digest]bool{}
+		}
+		if !m.lead.shown[p][g.digest] {
+			m.lead.shown[p][g.digest] = true
+			m.do(ToPeer{p, g.geometry})
+		}
+	}
+	o := i.Opened
+	n := m.decideAll(handoff.Decision{Kind: handoff.Reserve, ID: i.ID(), Attempt: i.Attempt, Label: i.Import.Label,
+		Tokens: o.Tokens, Hashes: i.hashes, Position: o.Position, Resume: o.Resume,
+		Plan: i.Plan, Source: g.digest, Members: o.Members, Sources: o.Pins})
+	i.Reserve(n, m.now)
+	m.lead.freed = false
+	m.publish(events.Reserved, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Peer: i.Source.String()})
+}
+
+func (m *Machine) importByReserve(n uint64) *importing {
+	for _, i := range m.lead.imports {
+		if i.ReserveN == n {
+			return i
+		}
+	}
+	return nil
+}
+
+// granted takes a rank's answer to Reserve.
+func (m *Machine) granted(p handoff.Member, r handoff.Reserved) {
+	i := m.importByReserve(r.N)
+	if i == nil || i.State() != handoff.Granting {
+		return // dropped meanwhile
+	}
+	done, full, err := i.Granted(int(p.Rank), r, m.now)
+	switch {
+	case err != nil:
+		m.failImport(i, err)
+	case done && !full:
+		if i.Consumable(m.now) {
+			m.consume(i)
+		}
+	}
+	if done && (!full || m.lead.freed) {
+		m.reserveNext()
+	}
+}
+
+func (m *Machine) landed(p handoff.Member, l handoff.Landed) {
+	i := m.importByReserve(l.N)
+	if i == nil {
+		return
+	}
+	all, err := i.Landed(int(p.Rank), l, m.now)
+	if err != nil {
+		m.failImport(i, err)
+	}
+	if all {
+		m.publish(events.Landed, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Bytes: i.Bytes, Elapsed: i.Phases.Move})
+		m.consume(i)
+	}
+	i.drained(m)
+}
+
+func (m *Machine) consume(i *importing) {
+	m.do(ToPeer{i.Source, handoff.Done{ID: i.ID(), Importer: m.importer(), Attempt: i.Attempt}})
+}
+
+func (m *Machine) doneAnswered(p handoff.Member, a handoff.DoneAck) {
+	i := m.importOf(a.ID, a.Attempt)
+	if i == nil || i.Source != p || i.State() != handoff.Consuming {
+		m.refuse(p, a, "answers nothing")
+		return
+	}
+	if err := i.Consumed(a); err != nil {
+		m.failImport(i, err)
+		i.drained(m)
+		return
+	}
+	i.Admit(m.decideAll(handoff.Decision{Kind: handoff.Admit, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN}), m.now)
+}
+
+func (m *Machine) admitted(i *importing) {
+	res := handoff.Imported{Label: i.Import.Label, ID: i.ID(), Bytes: i.Bytes, Cached: i.Cached, Phases: i.Phases}
+	if i.engine {
+		m.toEngine(res)
+	}
+	for _, c := range i.calls {
+		m.do(Reply{Call: c, Imported: res})
+	}
+	m.do(Notify{Notice{Kind: NoticeImported, Label: res.Label, Imported: res, ID: res.ID}})
+	m.publish(events.Admitted, events.Event{Handoff: i.ID().String(), Label: res.Label, Bytes: res.Bytes})
+	m.finish(i, Outcome{ID: res.ID, Label: res.Label, State: "admitted", Imported: res})
+}
+
+func (m *Machine) finish(i *importing, o Outcome) {
+	m.lead.imports = slices.DeleteFunc(m.lead.imports, func(x *importing) bool { return x == i })
+	m.lead.done = append(m.lead.done, o)
+	if n := len(m.lead.done) - m.cfg.KeepDone; n > 0 {
+		m.lead.done = slices.Delete(m.lead.done, 0, n)
+	}
+}
+
+// failImport ends an import: who waits hears at once, the source may serve another,
+// and blocks that a rank may still be writing stay out of use until it is quiet.
+func (m *Machine) failImport(i *importing, err error) {
+	if i.State() == handoff.Finished || i.State() == handoff.Draining {
+		return
+	}
+	opened, consuming := i.State() >= handoff.Opening, i.State() >= handoff.Consuming
+	drop := i.Fail(err, m.now)
+	if opened && !consuming && m.lead.roster != nil && m.up(i.Source) {
+		m.do(ToPeer{i.Source, handoff.Withdraw{ID: i.ID(), Importer: m.importer(), Attempt: i.Attempt}})
+	}
+	safe := !consuming && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
+	if i.engine {
+		m.toEngine(handoff.Failed{Label: i.Import.Label, Err: err, SourceSafe: safe})
+	}
+	for _, c := range i.calls {
+		m.do(Reply{Call: c, Err: err})
+	}
+	i.calls = nil
+	m.do(Notify{Notice{Kind: NoticeFailed, Label: i.Import.Label, Err: err, ID: i.ID()}})
+	m.publish(events.Dropped, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Cause: err.Error()})
+	if !drop || m.lead.roster == nil {
+		m.finish(i, m.outcome(i))
+		return
+	}
+	m.decideAll(handoff.Decision{Kind: handoff.Drop, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
+	m.reserveNext()
+}
+
+func (m *Machine) outcome(i *importing) Outcome {
+	o := Outcome{ID: i.ID(), Label: i.Import.Label, State: i.State().String(), Err: i.Err}
+	if i.Err != nil {
+		o.State = "failed"
+	}
+	return o
+}
+
+// drained returns a dropped import's blocks once every rank is quiet.
+func (i *importing) drained(m *Machine) {
+	if !i.Drained(m.now) {
+		return
+	}
+	if m.lead.roster != nil {
+		m.decideAll(handoff.Decision{Kind: handoff.ReleaseQuarantine, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
+	}
+	m.finish(i, m.outcome(i))
+}
+
+func (m *Machine) expireImports() {
+	for _, i := range slices.Clone(m.lead.imports) {
+		if i.Abortable() && i.Deadline <= m.now {
+			m.failImport(i, fmt.Errorf("%w: %v, after %v in state %v", handoff.ErrDeadline, i.ID(), i.Import.Deadline, i.State()))
+			i.drained(m)
+		}
+	}
+}
+
+// Aborts: by a control plane, a rank, or rank 0's engine.
+func (m *Machine) abortCall(e Abort) {
+	m.do(Reply{Call: e.Call, Err: m.abortImport(e.ID, handoff.ErrAborted)})
+}
+
+func (m *Machine) abortLabel(label string) {
+	for _, i := range slices.Clone(m.lead.imports) {
+		if i.Import.Label == label {
+			m.abortImport(i.ID(), handoff.ErrAborted)
+			return
+		}
+	}
+	m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: no import %q", handoff.ErrUnknown, label)})
+}
+
+// abortImport drops an import that is not decided yet.
+func (m *Machine) abortImport(id handoff.ID, why error) error {
+	for _, i := range slices.Clone(m.lead.imports) {
+		if i.ID() != id {
+			continue
+		}
+		if !i.Abortable() {
+			return fmt.Errorf("%w: %v is in state %v: its outcome is the source's", handoff.ErrInDoubt, id, i.State())
+		}
+		m.failImport(i, why)
+		i.drained(m)
+		return nil
+	}
+	return fmt.Errorf("%w: no import of %v is under way", handoff.ErrUnknown, id)
+}
+
+// Get tells of an import that runs or ended not long ago.
+func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
+	for _, i := range m.lead.imports {
+		if i.ID() == id {
+			return m.outcome(i), true
+		}
+	}
+	for n := len(m.lead.done) - 1; n >= 0; n-- {
+		if m.lead.done[n].ID == id {
+			return m.lead.done[n], true
+		}
+	}
+	if s := m.lead.sources[id]; s != nil {
+		return Outcome{ID: id, Label: s.Label, State: [...]string{"", "announced", "exported", "released"}[s.State()]}, true
+	}
+	return Outcome{}, false
+}
+
+func (l *leader) deadlines(earliest func(Now)) {
+	for _, s := range l.sources {
+		switch {
+		case s.forget > 0:
+			earliest(s.forget)
+		case s.State() == handoff.Leasing:
+			earliest(s.Deadline())
+		}
+	}
+	for _, i := range l.imports {
+		if i.Abortable() {
+			earliest(i.Deadline)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+// Package machine is one whole sidecar as a pure machine: an engine rank's
+// attachment, its pins and imports, and on rank 0 the group's roster, sequence,
+// leases and importing leader. Step takes one event and returns the effects to carry
+// out in order; Next is the earliest deadline. No I/O, no clock, no goroutine, no
+// lock: package loop drives it for real, a simulation drives many.
+//
+// The files follow the roles: engine.go (the attached rank), group.go (roster and
+// decisions), export.go (source side), importer.go (importing leader), pull.go (a
+// rank's share of an import), peers.go (sessions and links).
+package machine
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Config is fixed for the life of a sidecar process.
+type Config struct {
+	Self handoff.Member
+	// Mint returns random numbers: keys, ids, fd keys. It is part of the machine's input.
+	Mint func() uint64
+
+	Lease       time.Duration // how long a source is held after Export
+	Margin      time.Duration // how much later than the leader a rank frees by itself
+	MaxHold     time.Duration // bound of Lease, whatever Export asks
+	Deadline    time.Duration // of an import that brings none
+	Redial      time.Duration // pause between two dials of one peer
+	MaxImports  int           // waiting and running; one more is ErrCapacity
+	MaxSources  int           // held labels; one more Export is refused
+	KeepSources time.Duration // how long an ended source keeps its answers
+	KeepDone    int           // finished imports that Get still knows
+}
+
+// Defaults fills what is zero.
+func (c Config) Defaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&c.Lease, 30*time.Second)
+	def(&c.Margin, 5*time.Second)
+	def(&c.MaxHold, 5*time.Minute)
+	def(&c.Deadline, 30*time.Second)
+	def(&c.Redial, 100*time.Millisecond)
+	def(&c.KeepSources, 2*time.Minute)
+	for p, v := range map[*int]int{&c.MaxImports: 1024, &c.MaxSources: 4096, &c.KeepDone: 1024} {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	return c
+}
+
+// Machine is one sidecar. Not safe for concurrent use.
+type Machine struct {
+	cfg Config
+	now Now
+	out []Effect
+
+	engine  *engine // nil: none attached
+	unmap   Session // a gone engine's buffers, unmapped once quiet
+	records map[string]discovery.Record
+	peers   map[handoff.Member]*peer
+	links   map[handoff.Member]*link
+
+	// every rank
+	member  *handoff.Roster // the roster that this rank belongs to
+	joined  bool            // Join went to the present leader session
+	pins    map[handoff.PinID]*handoff.Pin
+	lastPin handoff.PinID
+	dests   map[uint64]*handoff.Dest // by Reserve number
+	tickets map[uint64]ticket
+	lastTkt uint64
+	sources map[handoff.Digest]*sourceGroup // geometries that the leader passed on
+
+	// rank 0
+	lead leader
+}
+
+// New makes the machine of one sidecar.
+func New(cfg Config) *Machine {
+	m := &Machine{cfg: cfg.Defaults(), records: map[string]discovery.Record{}, peers: map[handoff.Member]*peer{},
+		links: map[handoff.Member]*link{}, pins: map[handoff.PinID]*handoff.Pin{}, dests: map[uint64]*handoff.Dest{},
+		tickets: map[uint64]ticket{}, sources: map[handoff.Digest]*sourceGroup{}}
+	m.lead = newLeader()
+	return m
+}
+
+// Step applies e at now, which never goes back.
+func (m *Machine) Step(now Now, e Event) []Effect {
+	m.now, m.out = now, nil
+	switch e := e.(type) {
+	case FromEngine:
+		m.fromEngine(e.Session, e.Msg)
+	case EngineDown:
+		m.engineDown(e.Session)
+	case Mapped:
+		m.mapped(e)
+	case PeerUp:
+		m.peerUp(e.Peer)
+	case PeerDown:
+		m.peerDown(e.Peer)
+	case FromPeer:
+		m.fromPeer(e.Peer, e.Msg)
+	case Found:
+		m.found(e.Records)
+	case Linked:
+		m.linked(e)
+	case LinksLost:
+		m.linksLost()
+	case PullDone:
+		m.pullDone(e)
+	case Import:
+		m.importCall(e)
+	case Abort:
+		m.abortCall(e)
+	case Release:
+		m.releaseCall(e)
+	case Tick:
+	}
+	m.expire()
+	return m.out
+}
+
+// Next is the earliest instant at which a Tick does something; ok is false when none is.
+func (m *Machine) Next() (at Now, ok bool) {
+	earliest := func(t Now) {
+		if !ok || t < at {
+			at, ok = t, true
+		}
+	}
+	for _, p := range m.pins {
+		earliest(p.Deadline)
+	}
+	for _, p := range m.peers {
+		if p.retry > 0 {
+			earliest(p.retry)
+		}
+	}
+	m.lead.deadlines(earliest)
+	return at, ok
+}
+
+// expire does what has come due.
+func (m *Machine) expire() {
+	m.expirePins()
+	m.retryPeers()
+	if m.leads() {
+		m.expireSources()
+		m.expireImports()
+	}
+}
+
+func (m *Machine) do(e ...Effect) { m.out = append(m.out, e...) }
+
+func (m *Machine) leads() bool { return m.cfg.Self.Rank == 0 }
+
+// toLeader sends to this rank's leader: itself, or rank 0's sidecar of the roster.
+func (m *Machine) toLeader(msg handoff.PeerMessage) {
+	if m.leads() {
+		m.do(ToPeer{m.cfg.Self, msg})
+		return
+	}
+	if l, ok := m.leaderOf(m.cfg.Self.Group); ok && m.up(l) {
+		m.do(ToPeer{l, msg})
+	}
+}
+
+func (m *Machine) toEngine(msg handoff.ToEngine) {
+	if m.engine != nil {
+		m.do(ToEngine{m.engine.session, msg})
+	}
+}
+
+func (m *Machine) refuse(from handoff.Member, msg handoff.PeerMessage, why string) {
+	m.do(Refuse{from, fmt.Sprintf("%T", msg)[len("handoff."):], why})
+}
+
+func (m *Machine) publish(k events.Kind, e events.Event) {
+	e.Kind = k
+	m.do(Publish{e})
+}
+
+// modelDigest is what both groups of a hand-off must share: name and states, not
+// the weights epoch, which is compared apart.
+func modelDigest(id handoff.ModelIdentity) handoff.Digest {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q\n", id.Name)
+	for _, s := range id.Layout.States {
+		fmt.Fprintf(h, "%q %d %d %d %d\n", s.Name, s.Paging, s.Layers, s.Units, s.Elems)
+	}
+	return handoff.Digest(h.Sum(nil))
+}
