@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -17,15 +16,6 @@ type importing struct {
 	engine bool // rank 0's engine asked
 	told   bool
 	hashes []uint64
-}
-
-// Outcome is what Get knows of an import.
-type Outcome struct {
-	ID       handoff.ID
-	Label    string
-	State    string
-	Imported handoff.Imported
-	Err      error
 }
 
 // importCall and importEngine are the two ways in.
@@ -317,134 +307,4 @@ func (m *Machine) admitted(i *importing) {
 	m.do(Notify{Notice{Kind: NoticeImported, Label: res.Label, Imported: res, ID: res.ID}})
 	m.publish(events.Admitted, events.Event{Handoff: i.ID().String(), Label: res.Label, Bytes: res.Bytes})
 	m.finish(i, Outcome{ID: res.ID, Label: res.Label, State: "admitted", Imported: res})
-}
-
-func (m *Machine) finish(i *importing, o Outcome) {
-	m.lead.imports = slices.DeleteFunc(m.lead.imports, func(x *importing) bool { return x == i })
-	m.lead.done = append(m.lead.done, o)
-	if n := len(m.lead.done) - m.cfg.KeepDone; n > 0 {
-		m.lead.done = slices.Delete(m.lead.done, 0, n)
-	}
-}
-
-// failImport ends an import: who waits hears at once, the source may serve another,
-// and blocks that a rank may still be writing stay out of use until it is quiet.
-func (m *Machine) failImport(i *importing, err error) {
-	if i.State() == handoff.Finished || i.State() == handoff.Draining {
-		return
-	}
-	opened, consuming := i.State() >= handoff.Opening, i.State() >= handoff.Consuming
-	drop := i.Fail(err, m.now)
-	if opened && !consuming && m.lead.roster != nil && m.up(i.Source) {
-		m.do(ToPeer{i.Source, handoff.Withdraw{ID: i.ID(), Importer: m.importer(), Attempt: i.Attempt}})
-	}
-	safe := !consuming && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
-	if i.engine {
-		m.toEngine(handoff.Failed{Label: i.Import.Label, Err: err, SourceSafe: safe})
-	}
-	for _, c := range i.calls {
-		m.do(Reply{Call: c, Err: err})
-	}
-	i.calls = nil
-	m.do(Notify{Notice{Kind: NoticeFailed, Label: i.Import.Label, Err: err, ID: i.ID()}})
-	m.publish(events.Dropped, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Cause: err.Error()})
-	if !drop || m.lead.roster == nil {
-		m.finish(i, m.outcome(i))
-		return
-	}
-	m.decideAll(handoff.Decision{Kind: handoff.Drop, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
-	m.reserveNext()
-}
-
-func (m *Machine) outcome(i *importing) Outcome {
-	o := Outcome{ID: i.ID(), Label: i.Import.Label, State: i.State().String(), Err: i.Err}
-	if i.Err != nil {
-		o.State = "failed"
-	}
-	return o
-}
-
-// drained returns a dropped import's blocks once every rank is quiet.
-func (i *importing) drained(m *Machine) {
-	if !i.Drained(m.now) {
-		return
-	}
-	if m.lead.roster != nil {
-		m.decideAll(handoff.Decision{Kind: handoff.ReleaseQuarantine, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
-	}
-	m.finish(i, m.outcome(i))
-}
-
-func (m *Machine) expireImports() {
-	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Abortable() && i.Deadline <= m.now {
-			m.failImport(i, fmt.Errorf("%w: %v, after %v in state %v", handoff.ErrDeadline, i.ID(), i.Import.Deadline, i.State()))
-			i.drained(m)
-		}
-	}
-}
-
-// Aborts: by a control plane, a rank, or rank 0's engine.
-func (m *Machine) abortCall(e Abort) {
-	m.do(Reply{Call: e.Call, Err: m.abortImport(e.ID, handoff.ErrAborted)})
-}
-
-func (m *Machine) abortLabel(label string) {
-	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Import.Label == label {
-			m.abortImport(i.ID(), handoff.ErrAborted)
-			return
-		}
-	}
-	m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: no import %q", handoff.ErrUnknown, label)})
-}
-
-// abortImport drops an import that is not decided yet.
-func (m *Machine) abortImport(id handoff.ID, why error) error {
-	for _, i := range slices.Clone(m.lead.imports) {
-		if i.ID() != id {
-			continue
-		}
-		if !i.Abortable() {
-			return fmt.Errorf("%w: %v is in state %v: its outcome is the source's", handoff.ErrInDoubt, id, i.State())
-		}
-		m.failImport(i, why)
-		i.drained(m)
-		return nil
-	}
-	return fmt.Errorf("%w: no import of %v is under way", handoff.ErrUnknown, id)
-}
-
-// Get tells of an import that runs or ended not long ago.
-func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
-	for _, i := range m.lead.imports {
-		if i.ID() == id {
-			return m.outcome(i), true
-		}
-	}
-	for n := len(m.lead.done) - 1; n >= 0; n-- {
-		if m.lead.done[n].ID == id {
-			return m.lead.done[n], true
-		}
-	}
-	if s := m.lead.sources[id]; s != nil {
-		return Outcome{ID: id, Label: s.Label, State: [...]string{"", "announced", "exported", "released"}[s.State()]}, true
-	}
-	return Outcome{}, false
-}
-
-func (l *leader) deadlines(earliest func(Now)) {
-	for _, s := range l.sources {
-		switch {
-		case s.forget > 0:
-			earliest(s.forget)
-		case s.State() == handoff.Leasing:
-			earliest(s.Deadline())
-		}
-	}
-	for _, i := range l.imports {
-		if i.Abortable() {
-			earliest(i.Deadline)
-		}
-	}
 }
