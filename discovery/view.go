@@ -79,12 +79,6 @@ func (v *View) Delete(key string) {
 	}
 }
 
-// Get is the record at key.
-func (v *View) Get(key string) (Record, bool) {
-	r, ok := v.byKey[key]
-	return r, ok
-}
-
 // Snapshot is a copy of the view at revision rev; the caller owns it, but for the
 // Transports, which nobody writes.
 func (v *View) Snapshot(rev int64) Snapshot {
