@@ -135,6 +135,7 @@ type Buffers struct {
 // BufferCard is one buffer of an engine.
 type BufferCard struct {
 	Buffer uint32
+	Off    int64 // first byte within the file
 	Len    int64
 	Key    uint64
 }

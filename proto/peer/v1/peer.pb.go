@@ -1410,8 +1410,10 @@ type BufferCard struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Buffer uint32                 `protobuf:"varint,1,opt,name=buffer,proto3" json:"buffer,omitempty"`
 	// Bytes.
-	Len           int64  `protobuf:"varint,2,opt,name=len,proto3" json:"len,omitempty"`
-	Key           uint64 `protobuf:"fixed64,3,opt,name=key,proto3" json:"key,omitempty"`
+	Len int64  `protobuf:"varint,2,opt,name=len,proto3" json:"len,omitempty"`
+	Key uint64 `protobuf:"fixed64,3,opt,name=key,proto3" json:"key,omitempty"`
+	// First byte of the buffer within the file.
+	Off           int64 `protobuf:"varint,4,opt,name=off,proto3" json:"off,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1463,6 +1465,13 @@ func (x *BufferCard) GetLen() int64 {
 func (x *BufferCard) GetKey() uint64 {
 	if x != nil {
 		return x.Key
+	}
+	return 0
+}
+
+func (x *BufferCard) GetOff() int64 {
+	if x != nil {
+		return x.Off
 	}
 	return 0
 }
@@ -2122,12 +2131,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06socket\x18\x02 \x01(\tR\x06socket\x12/\n" +
 	"\x05cards\x18\x03 \x03(\v2\x19.baton.peer.v1.BufferCardR\x05cards\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"H\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"Z\n" +
 	"\n" +
 	"BufferCard\x12\x16\n" +
 	"\x06buffer\x18\x01 \x01(\rR\x06buffer\x12\x10\n" +
 	"\x03len\x18\x02 \x01(\x03R\x03len\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\x06R\x03key\"\xa9\x01\n" +
+	"\x03key\x18\x03 \x01(\x06R\x03key\x12\x10\n" +
+	"\x03off\x18\x04 \x01(\x03R\x03off\"\xa9\x01\n" +
 	"\x04Open\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x125\n" +
