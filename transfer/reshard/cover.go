@@ -1,7 +1,6 @@
 package reshard
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -58,42 +57,59 @@ func newCover(p *Plan) *cover {
 	}
 	c.load = append(c.load, 0)
 	slices.SortFunc(order, func(a, b int32) int { return byState(&p.src[a], &p.src[b], a, b) })
+
+	// Sorted like this, a state's bands are neighbours, so are a band's cells and a
+	// cell's holders: each is a window of one array.
+	bands, cells := make([]band, 0, len(order)), make([]cell, 0, len(order))
+	firstBand, firstCell, firstHolder := 0, 0, 0
 	for k, i := range order {
 		s := &p.src[i]
-		bands := c.states[s.State]
-		if n := len(bands); n == 0 || bands[n-1].layers != s.Box.Layers {
-			b := band{layers: s.Box.Layers, maxHi: s.Box.Layers.Hi}
-			if n > 0 {
-				b.maxHi = max(b.maxHi, bands[n-1].maxHi)
+		var last *layout.Shard
+		if k > 0 {
+			last = &p.src[order[k-1]]
+		}
+		newState := last == nil || last.State != s.State
+		newBand := newState || last.Box.Layers != s.Box.Layers
+		newCell := newBand || last.Box.Units != s.Box.Units
+		if newState {
+			firstBand = len(bands)
+		}
+		if newBand {
+			bands = append(bands, band{layers: s.Box.Layers, maxHi: s.Box.Layers.Hi})
+			firstCell = len(cells)
+			if n := len(bands); !newState {
+				bands[n-1].maxHi = max(bands[n-1].maxHi, bands[n-2].maxHi)
 			}
-			bands = append(bands, b)
-			c.states[s.State] = bands
 		}
-		b := &bands[len(bands)-1]
-		if n := len(b.cells); n > 0 && b.cells[n-1].units == s.Box.Units {
-			h := &b.cells[n-1].holders
-			*h = (*h)[:len(*h)+1] // they are neighbours in order
-			continue
+		if newCell {
+			cells = append(cells, cell{units: s.Box.Units, maxHi: s.Box.Units.Hi})
+			firstHolder = k
+			if n := len(cells); !newBand {
+				cells[n-1].maxHi = max(cells[n-1].maxHi, cells[n-2].maxHi)
+			}
 		}
-		x := cell{units: s.Box.Units, maxHi: s.Box.Units.Hi, holders: order[k : k+1 : len(order)]}
-		if n := len(b.cells); n > 0 {
-			x.maxHi = max(x.maxHi, b.cells[n-1].maxHi)
-		}
-		b.cells = append(b.cells, x)
+		cells[len(cells)-1].holders = order[firstHolder : k+1]
+		bands[len(bands)-1].cells = cells[firstCell:]
+		c.states[s.State] = bands[firstBand:]
 	}
 	return c
 }
 
 func byState(a, b *layout.Shard, i, j int32) int {
+	x, y := &a.Box, &b.Box
 	switch {
 	case a.State != b.State:
-		return cmp.Compare(a.State, b.State)
-	case a.Box.Layers != b.Box.Layers:
-		return cmp.Or(cmp.Compare(a.Box.Layers.Lo, b.Box.Layers.Lo), cmp.Compare(a.Box.Layers.Hi, b.Box.Layers.Hi))
-	case a.Box.Units != b.Box.Units:
-		return cmp.Or(cmp.Compare(a.Box.Units.Lo, b.Box.Units.Lo), cmp.Compare(a.Box.Units.Hi, b.Box.Units.Hi))
+		return int(a.State) - int(b.State)
+	case x.Layers.Lo != y.Layers.Lo:
+		return int(x.Layers.Lo) - int(y.Layers.Lo)
+	case x.Layers.Hi != y.Layers.Hi:
+		return int(x.Layers.Hi) - int(y.Layers.Hi)
+	case x.Units.Lo != y.Units.Lo:
+		return int(x.Units.Lo) - int(y.Units.Lo)
+	case x.Units.Hi != y.Units.Hi:
+		return int(x.Units.Hi) - int(y.Units.Hi)
 	}
-	return cmp.Compare(i, j) // the plan's order is by rank
+	return int(i) - int(j) // the plan's order is by rank
 }
 
 // take finds a source for every cell of destination shard i and appends the moves.
@@ -122,8 +138,7 @@ func (c *cover) take(i int32) error {
 			rows = int64(s.Rows)
 		}
 		c.pending = append(c.pending, charge{c.number[best], box.Area() * int64(st.Elems) * s.DType.Size() * rows})
-		c.p.moves = append(c.p.moves, Move{d.State, s.Rank, d.Rank, box})
-		c.p.links = append(c.p.links, link{best, i})
+		c.p.moves = append(c.p.moves, planned{Move{d.State, s.Rank, d.Rank, box}, best, i})
 		c.todo = want.Subtract(c.todo[:len(c.todo)-1], box)
 	}
 	return nil

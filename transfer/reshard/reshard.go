@@ -62,14 +62,17 @@ type Part struct {
 type Plan struct {
 	model    layout.Model
 	src, dst []layout.Shard // sorted by layout.CompareShards
-	moves    []Move
-	links    []link  // of each move
+	moves    []planned
 	pairs    []Pair  // sorted by (Dst, Src)
 	first    []int32 // first move of each pair, and the end
 	digest   [32]byte
 }
 
-type link struct{ src, dst int32 } // indices into Plan.src and Plan.dst
+// planned is a move with its shards, as indices into Plan.src and Plan.dst.
+type planned struct {
+	Move
+	src, dst int32
+}
 
 // New plans src -> dst. It copies what it keeps. The order of src and dst does
 // not matter. Where several sources hold a cell, the one with the fewest bytes
@@ -87,8 +90,7 @@ func New(m layout.Model, src, dst []layout.Shard) (*Plan, error) {
 		return nil, fmt.Errorf("destination: %w", err)
 	}
 	c := newCover(p)
-	p.moves = make([]Move, 0, len(p.dst)+len(p.dst)/2)
-	p.links = make([]link, 0, cap(p.moves))
+	p.moves = make([]planned, 0, 2*len(p.dst))
 	for i := 0; i < len(p.dst); {
 		from := len(p.moves)
 		rank := p.dst[i].Rank
@@ -97,7 +99,7 @@ func New(m layout.Model, src, dst []layout.Shard) (*Plan, error) {
 				return nil, err
 			}
 		}
-		sort.Sort(rankMoves{p.moves[from:], p.links[from:]})
+		slices.SortFunc(p.moves[from:], comparePlanned)
 	}
 	p.index()
 	p.digest = p.sum()
@@ -112,33 +114,20 @@ func sorted(s []layout.Shard) []layout.Shard {
 	return s
 }
 
-// rankMoves sorts the moves into one destination rank by (Src, State, Box).
-type rankMoves struct {
-	m []Move
-	l []link
-}
-
-func (r rankMoves) Len() int { return len(r.m) }
-
-func (r rankMoves) Swap(i, j int) {
-	r.m[i], r.m[j] = r.m[j], r.m[i]
-	r.l[i], r.l[j] = r.l[j], r.l[i]
-}
-
-func (r rankMoves) Less(i, j int) bool {
-	a, b := &r.m[i], &r.m[j]
+// comparePlanned orders the moves into one destination rank by (Src, State, Box).
+func comparePlanned(a, b planned) int {
 	if a.Src != b.Src {
-		return a.Src < b.Src
+		return int(a.Src) - int(b.Src)
 	}
 	if a.State != b.State {
-		return a.State < b.State
+		return int(a.State) - int(b.State)
 	}
-	return layout.CompareBoxes(a.Box, b.Box) < 0
+	return layout.CompareBoxes(a.Box, b.Box)
 }
 
 func (p *Plan) index() {
-	for i, m := range p.moves {
-		pair := Pair{m.Src, m.Dst}
+	for i := range p.moves {
+		pair := Pair{p.moves[i].Src, p.moves[i].Dst}
 		if n := len(p.pairs); n == 0 || p.pairs[n-1] != pair {
 			p.pairs = append(p.pairs, pair)
 			p.first = append(p.first, int32(i))
@@ -151,20 +140,30 @@ func (p *Plan) index() {
 func (p *Plan) Model() layout.Model { return p.model }
 
 // Moves yields every move, sorted by (Dst, Src, State, Box).
-func (p *Plan) Moves() iter.Seq[Move] { return slices.Values(p.moves) }
+func (p *Plan) Moves() iter.Seq[Move] { return each(p.moves) }
 
 // Into yields the moves that rank dst receives, in plan order.
 func (p *Plan) Into(dst layout.Rank) iter.Seq[Move] {
 	lo := sort.Search(len(p.moves), func(i int) bool { return p.moves[i].Dst >= dst })
 	hi := sort.Search(len(p.moves), func(i int) bool { return p.moves[i].Dst > dst })
-	return slices.Values(p.moves[lo:hi])
+	return each(p.moves[lo:hi])
 }
 
 // From yields the moves that rank src sends, in plan order.
 func (p *Plan) From(src layout.Rank) iter.Seq[Move] {
 	return func(yield func(Move) bool) {
-		for _, m := range p.moves {
-			if m.Src == src && !yield(m) {
+		for i := range p.moves {
+			if m := &p.moves[i]; m.Src == src && !yield(m.Move) {
+				return
+			}
+		}
+	}
+}
+
+func each(ms []planned) iter.Seq[Move] {
+	return func(yield func(Move) bool) {
+		for i := range ms {
+			if !yield(ms[i].Move) {
 				return
 			}
 		}
@@ -191,8 +190,8 @@ func (p *Plan) Parts(pair uint32) iter.Seq[Part] {
 			return
 		}
 		for i := p.first[pair]; i < p.first[pair+1]; i++ {
-			l := p.links[i]
-			if !yield(Part{p.moves[i], &p.src[l.src], &p.dst[l.dst]}) {
+			m := &p.moves[i]
+			if !yield(Part{m.Move, &p.src[m.src], &p.dst[m.dst]}) {
 				return
 			}
 		}
