@@ -1,0 +1,16 @@
+//go:build !cgo
+
+package rows
+
+import "github.com/batonkv/baton/kernels/rows/plain"
+
+// isa has one value without C.
+type isa int32
+
+func (isa) String() string { return "go" }
+
+func best() isa   { return 0 }
+func isas() []isa { return []isa{0} }
+
+// exec runs checked ops.
+func exec(_ isa, ops []plain.Op, _ bool) { plain.Exec(ops) }

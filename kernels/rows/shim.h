@@ -1,0 +1,31 @@
+#ifndef BATON_ROWS_SHIM_H
+#define BATON_ROWS_SHIM_H
+
+#include <stdint.h>
+
+enum { ROWS_MAX_DIMS = 6 };
+
+/* Instruction sets, in rising order. */
+enum { ROWS_PLAIN = 0, ROWS_AVX2 = 1, ROWS_AVX512 = 2 };
+
+struct rows_dim {
+	int64_t n, src, dst; /* steps; bytes per step on each side */
+};
+
+/* One copy whose bounds the caller has checked. dim[0] is the outermost loop; the
+ * body copies run bytes, or zeroes them when zero is set. Layout equals plain.Op. */
+struct rows_op {
+	uint64_t src, dst;
+	int64_t run;
+	int32_t rank, zero;
+	struct rows_dim dim[ROWS_MAX_DIMS];
+};
+
+/* The best instruction set of this CPU. */
+int32_t rows_best(void);
+
+/* Executes n ops. stream: bypass the cache with non-temporal stores, for copies that
+ * do not fit it. isa must not exceed rows_best(). Returns 0, or -1 for a bad isa or rank. */
+int32_t rows_exec(const struct rows_op *ops, int64_t n, int32_t isa, int32_t stream);
+
+#endif
