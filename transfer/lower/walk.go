@@ -69,6 +69,13 @@ func (w *walk) blocks(b *body, j *Job) error {
 		src, dst := int64(s)*b.srcItem+int64(sr)*b.srcRow, int64(d)*b.dstItem+int64(dr)*b.dstRow
 		if uint32(s-lastS) > 1 || uint32(d-lastD) > 1 || !w.grow(b, src, dst, n) {
 			w.flush(b)
+			if n == b.srcRows && n == b.dstRows {
+				if k := w.lone(b, j.SrcBlocks[si:], j.DstBlocks[di:], left/n); k > 0 {
+					si, di, left = si+k, di+k, left-k*n
+					lastS, lastD = j.SrcBlocks[si-1], j.DstBlocks[di-1]
+					continue
+				}
+			}
 			w.cur = piece{src: src, dst: dst, n: n, inner: steps{count: 1}, outer: steps{count: 1}}
 		}
 		lastS, lastD = s, d
@@ -84,6 +91,36 @@ func (w *walk) blocks(b *body, j *Job) error {
 	}
 	w.flush(b)
 	return nil
+}
+
+// lone emits whole blocks of equal size, at most n, as long as the next one is no
+// neighbour: the common case of a scattered table, in a loop of its own for speed.
+func (w *walk) lone(b *body, src, dst []int32, n int32) int32 {
+	f := w.shape(b, &piece{n: b.srcRows, inner: steps{count: 1}, outer: steps{count: 1}})
+	src = src[:min(len(src), len(dst))]
+	dst = dst[:len(src)]
+	ns := w.ns
+	k := int32(0)
+	for ; k < n; k++ {
+		s, d := src[k], dst[k]
+		if uint32(s) >= uint32(b.srcItems) || uint32(d) >= uint32(b.dstItems) {
+			break // said by the caller
+		}
+		if int(k)+1 < len(src) && uint32(src[k+1]-s) <= 1 && uint32(dst[k+1]-d) <= 1 {
+			break
+		}
+		if len(ns) < cap(ns) {
+			ns = ns[:len(ns)+1]
+			ns[len(ns)-1] = f.nest
+		} else {
+			ns = append(ns, f.nest)
+		}
+		x := &ns[len(ns)-1]
+		x.SrcOff += int64(s) * b.srcItem
+		x.DstOff += int64(d) * b.dstItem
+	}
+	w.ns = ns
+	return k
 }
 
 // grow adds the next tokens to the current piece if they are dense on both sides,
@@ -150,27 +187,38 @@ func (w *walk) flush(b *body) {
 // emit appends p's nest, or one for each step of its outer loop where a nest
 // lacks room for that.
 func (w *walk) emit(b *body, p *piece) {
-	f := &w.protos[uint32(p.n+p.inner.count*3+p.outer.count*5)%uint32(len(w.protos))]
-	if !f.ok || f.n != p.n || f.inner != p.inner || f.outer != p.outer {
-		l := b.loops()
-		l.add(p.n, b.srcRow, b.dstRow)
-		l.add(p.inner.count, p.inner.src, p.inner.dst)
-		l.add(p.outer.count, p.outer.src, p.outer.dst)
-		l.fold()
-		f.nest = b.nest
-		if !l.nest(&f.nest) {
-			q := *p
-			q.outer = steps{count: 1}
-			for range p.outer.count {
-				w.emit(b, &q)
-				q.src += p.outer.src
-				q.dst += p.outer.dst
-			}
-			return
+	f := w.shape(b, p)
+	if f == nil {
+		q := *p
+		q.outer = steps{count: 1}
+		for range p.outer.count {
+			w.emit(b, &q)
+			q.src += p.outer.src
+			q.dst += p.outer.dst
 		}
-		f.ok, f.n, f.inner, f.outer = true, p.n, p.inner, p.outer
+		return
 	}
 	n := w.put(&f.nest)
 	n.SrcOff += p.src
 	n.DstOff += p.dst
+}
+
+// shape is the nest of p but for its offsets, nil if it has too many loops. Few
+// shapes occur in one job, so they are kept.
+func (w *walk) shape(b *body, p *piece) *proto {
+	f := &w.protos[uint32(p.n+p.inner.count*3+p.outer.count*5)%uint32(len(w.protos))]
+	if f.ok && f.n == p.n && f.inner == p.inner && f.outer == p.outer {
+		return f
+	}
+	l := b.loops()
+	l.add(p.n, b.srcRow, b.dstRow)
+	l.add(p.inner.count, p.inner.src, p.inner.dst)
+	l.add(p.outer.count, p.outer.src, p.outer.dst)
+	l.fold()
+	f.nest = b.nest
+	if f.ok = l.nest(&f.nest); !f.ok {
+		return nil
+	}
+	f.n, f.inner, f.outer = p.n, p.inner, p.outer
+	return f
 }
