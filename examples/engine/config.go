@@ -1,0 +1,134 @@
+// Package engine is the reference engine: a small, real inference engine whose ranks are
+// processes, and whose requests may leave it, or enter it, between prefill and decode.
+//
+// Rank 0 schedules: it starts a step by telling the other ranks what to do, every rank
+// does that in the same order, and a report of each ends the step. Everything that
+// moves a block, a slot or a request's position is part of a step, so the ranks'
+// allocators stay mirrored. Decisions of the sidecars are applied through the same
+// number in the same step; nobody waits inside one.
+//
+// Package model is the arithmetic, paged the allocator, tp the collectives, front the
+// caller's side.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/paged"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+var (
+	// ErrConfig reports a setting that the engine cannot run with.
+	ErrConfig = errors.New("engine: bad config")
+	// ErrCapacity: the request does not fit, whatever is freed or at this moment.
+	ErrCapacity = errors.New("engine: no capacity")
+	// ErrSidecar: no sidecar, or its session ended; only mode full goes on.
+	ErrSidecar = errors.New("engine: no sidecar")
+	// ErrDeadline: the request's deadline passed.
+	ErrDeadline = errors.New("engine: deadline passed")
+	// ErrLabel: another request has this label.
+	ErrLabel = errors.New("engine: label in use")
+	// ErrEnded: the engine stops.
+	ErrEnded = errors.New("engine: ended")
+	// ErrDiverged: the ranks do not agree; the group ends.
+	ErrDiverged = errors.New("engine: ranks diverged")
+)
+
+// Corrupt is damage that the engine does to an import when it is admitted, so that a
+// check of tokens can show that it would notice.
+type Corrupt string
+
+const (
+	CorruptNone     Corrupt = ""
+	CorruptKV       Corrupt = "kv"        // all imported K and V
+	CorruptState    Corrupt = "state"     // recurrent state and convolution windows
+	CorruptHeadSwap Corrupt = "head-swap" // two local KV heads exchanged
+	CorruptOneBlock Corrupt = "one-block" // K and V of the first block
+	CorruptPosition Corrupt = "position"  // the resume position, one too low
+)
+
+// Config is one rank of an engine.
+type Config struct {
+	Model        model.Config
+	Group        string
+	Instance     handoff.Instance // random, one per launch, equal on all ranks
+	Rank, TP     int
+	Blocks       int32
+	Slots        int32 // ignored by models without per-request state
+	BlockTokens  int32
+	WeightsEpoch uint64
+	ConvBF16     bool // convolution windows in bf16
+	Poison       bool // fill blocks and slots with NaN when they are handed out
+	Corrupt      Corrupt
+	MaxQueue     int           // requests that rank 0 takes at once, 0: 256
+	Deadline     time.Duration // of a request that brings none, 0: 5 minutes
+	// AdoptHold is how long an admitted import waits for the request that adopts it,
+	// before its memory is freed. 0: one minute.
+	AdoptHold time.Duration
+}
+
+// Check reports the first setting that is wrong.
+func (c Config) Check() error {
+	if _, err := c.Model.Cut(c.Rank, c.TP); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := c.pool().Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	hybrid := c.Model.SSMLayers() > 0
+	heads := c.Model.KVHeads / c.TP
+	switch {
+	case c.Group == "":
+		return fmt.Errorf("%w: group has no name", ErrConfig)
+	case c.Instance == 0:
+		return fmt.Errorf("%w: instance 0: want a random number, equal on all ranks of one launch", ErrConfig)
+	case hybrid && c.Slots < 1:
+		return fmt.Errorf("%w: slots 0: model %s keeps per-request state", ErrConfig, c.Model.Name)
+	case c.MaxQueue < 0 || c.Deadline < 0 || c.AdoptHold < 0:
+		return fmt.Errorf("%w: negative bound", ErrConfig)
+	case c.Corrupt == CorruptState && !hybrid:
+		return fmt.Errorf("%w: corrupt state: model %s has none", ErrConfig, c.Model.Name)
+	case c.Corrupt == CorruptHeadSwap && heads < 2:
+		return fmt.Errorf("%w: corrupt head-swap: a rank of tp %d has one KV head, choose a smaller tp", ErrConfig, c.TP)
+	}
+	switch c.Corrupt {
+	case CorruptNone, CorruptKV, CorruptState, CorruptHeadSwap, CorruptOneBlock, CorruptPosition:
+		return nil
+	}
+	return fmt.Errorf("%w: corrupt %q: want kv, state, head-swap, one-block or position", ErrConfig, c.Corrupt)
+}
+
+// withDefaults fills the zero bounds in.
+func (c Config) withDefaults() Config {
+	if c.MaxQueue == 0 {
+		c.MaxQueue = 256
+	}
+	if c.Deadline == 0 {
+		c.Deadline = 5 * time.Minute
+	}
+	if c.AdoptHold == 0 {
+		c.AdoptHold = time.Minute
+	}
+	if c.Model.SSMLayers() == 0 {
+		c.Slots = 0
+	}
+	return c
+}
+
+func (c Config) pool() paged.Config {
+	return paged.Config{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens}
+}
+
+func (c Config) sizes() model.Sizes {
+	return model.Sizes{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens, ConvBF16: c.ConvBF16}
+}
+
+// Identity is equal on all ranks of one launch: the ranks compare it when they meet.
+func (c Config) Identity() string {
+	return fmt.Sprintf("%s/%x %s %q tp%d blocks %dx%d slots %d conv16 %v poison %v corrupt %s", c.Group, uint64(c.Instance),
+		c.Model.Name, c.Model.Pattern, c.TP, c.Blocks, c.BlockTokens, c.Slots, c.ConvBF16, c.Poison, c.Corrupt)
+}

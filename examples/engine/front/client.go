@@ -1,0 +1,89 @@
+package front
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+)
+
+// Client asks one engine. It holds no connection; any number of goroutines may use it.
+type Client struct{ path string }
+
+// Dial checks that an engine listens at path.
+func Dial(ctx context.Context, path string) (*Client, error) {
+	c := &Client{path: path}
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c, conn.Close()
+}
+
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.path)
+	if err != nil {
+		return nil, fmt.Errorf("front: no engine at %s: %w", c.path, err)
+	}
+	return conn, nil
+}
+
+// Generate runs one request and calls token with each token as it comes; token may be
+// nil. Ending ctx aborts the request at the engine.
+func (c *Client) Generate(ctx context.Context, r Request, token func(int32)) (Result, error) {
+	if err := r.Check(); err != nil {
+		return Result{}, err
+	}
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	res, err := exchange(conn, r, token)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("front: %w", context.Cause(ctx))
+	}
+	return res, err
+}
+
+func exchange(conn net.Conn, r Request, token func(int32)) (Result, error) {
+	if err := json.NewEncoder(conn).Encode(r); err != nil {
+		return Result{}, fmt.Errorf("front: send: %w", err)
+	}
+	in := bufio.NewScanner(conn)
+	in.Buffer(nil, maxLine)
+	for in.Scan() {
+		l, err := decode(in.Bytes())
+		switch {
+		case err != nil:
+			return Result{}, err
+		case l.Error != "":
+			return Result{}, fmt.Errorf("%w: %s", ErrFailed, l.Error)
+		case l.Done:
+			return *l.Result, nil
+		case token != nil:
+			token(*l.Token)
+		}
+	}
+	err := in.Err()
+	if err == nil {
+		err = errors.New("the engine closed the connection")
+	}
+	return Result{}, fmt.Errorf("front: receive: %w", err)
+}
+
+// decode takes one line of the engine.
+func decode(b []byte) (line, error) {
+	var l line
+	if err := json.Unmarshal(b, &l); err != nil {
+		return line{}, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	if l.Error == "" && l.Done != (l.Result != nil) || l.Error == "" && !l.Done && l.Token == nil {
+		return line{}, fmt.Errorf("%w: %.80q", ErrProtocol, b)
+	}
+	return l, nil
+}

@@ -1,0 +1,106 @@
+// Package front is how a caller talks to the reference engine: JSON lines over rank 0's
+// unix socket, one request per connection. It is no part of the engine API between an
+// engine and its sidecar.
+//
+//	→ {"tokens":[256,72,105],"max_new":8,"mode":"full"}
+//	← {"token":91}
+//	← {"done":true,"reason":"length","blocks":1,"cached":0,"prompt_tokens_forwarded":3}
+package front
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+var (
+	// ErrRequest: the request can never be served.
+	ErrRequest = errors.New("front: bad request")
+	// ErrBusy: too many requests wait.
+	ErrBusy = errors.New("front: engine is busy")
+	// ErrFailed: the engine took the request and failed it.
+	ErrFailed = errors.New("front: request failed")
+	// ErrProtocol: a line that is no line of this protocol.
+	ErrProtocol = errors.New("front: bad line")
+)
+
+// Limits of a request.
+const (
+	MaxTokens = 1 << 16
+	MaxNew    = 1 << 14
+	MaxLabel  = 256
+	maxLine   = 2 << 20
+)
+
+// Mode is what the engine does with a request.
+type Mode string
+
+const (
+	Full   Mode = "full"   // prefill and decode here
+	Export Mode = "export" // prefill, sample one token, hold the state, answer with the manifest
+	Adopt  Mode = "adopt"  // decode what somebody else imports under this label
+	Import Mode = "import" // import a manifest, then decode
+)
+
+// Request asks for tokens.
+type Request struct {
+	Tokens   []int32           `json:"tokens,omitempty"` // the prompt; Adopt does without
+	MaxNew   int32             `json:"max_new"`          // tokens to emit, the first sampled one included
+	Label    string            `json:"label,omitempty"`  // name of the request in every mode but Full
+	Mode     Mode              `json:"mode"`
+	Manifest *handoff.Manifest `json:"manifest,omitempty"` // of Import
+	// DeadlineMS bounds the whole request in milliseconds; 0 is the engine's default.
+	DeadlineMS int64 `json:"deadline_ms,omitempty"`
+}
+
+// Check reports a request that no engine can serve.
+func (r Request) Check() error {
+	var why string
+	switch {
+	case r.Mode != Full && r.Mode != Export && r.Mode != Adopt && r.Mode != Import:
+		why = fmt.Sprintf("mode %.40q: want full, export, adopt or import", string(r.Mode))
+	case len(r.Tokens) > MaxTokens:
+		why = fmt.Sprintf("tokens: %d, at most %d", len(r.Tokens), MaxTokens)
+	case len(r.Tokens) == 0 && r.Mode != Adopt:
+		why = fmt.Sprintf("tokens: mode %s needs a prompt", r.Mode)
+	case r.MaxNew < 1 || r.MaxNew > MaxNew:
+		why = fmt.Sprintf("max_new %d: want 1 to %d", r.MaxNew, MaxNew)
+	case len(r.Label) > MaxLabel:
+		why = fmt.Sprintf("label: %d bytes, at most %d", len(r.Label), MaxLabel)
+	case r.Label == "" && r.Mode != Full:
+		why = fmt.Sprintf("label: mode %s needs one", r.Mode)
+	case (r.Manifest != nil) != (r.Mode == Import):
+		why = "manifest: mode import needs one, other modes take none"
+	case r.DeadlineMS < 0 || r.DeadlineMS > int64(24*time.Hour/time.Millisecond):
+		why = fmt.Sprintf("deadline_ms %d: want 0 to a day", r.DeadlineMS)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrRequest, why)
+}
+
+// Result ends a request that was served.
+type Result struct {
+	Reason    string            `json:"reason"`                  // length, eos, exported
+	Blocks    int32             `json:"blocks"`                  // of the request's table at its end
+	Cached    int32             `json:"cached"`                  // prompt tokens found in the prefix cache
+	Forwarded int32             `json:"prompt_tokens_forwarded"` // prompt tokens that this engine computed
+	Manifest  *handoff.Manifest `json:"manifest,omitempty"`      // of Export
+}
+
+// Event is one thing that happens to a request: a token, or its end by Result or Err.
+type Event struct {
+	Token  int32
+	Result *Result
+	Err    error
+}
+
+// line is what the engine writes.
+type line struct {
+	Token *int32 `json:"token,omitempty"`
+	Done  bool   `json:"done,omitempty"`
+	*Result
+	Error string `json:"error,omitempty"`
+}

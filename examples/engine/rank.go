@@ -1,0 +1,361 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/paged"
+	"github.com/batonkv/baton/examples/engine/tp"
+	"github.com/batonkv/baton/sidecar/engine/blockhash"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// request is what a rank knows of one request: mirrored on all ranks.
+type request struct {
+	id     reqID
+	hold   paged.ID
+	table  paged.Table
+	prompt []int32 // empty for an import, whose prompt only rank 0 may know
+	hashes []uint64
+	pos    int32 // tokens whose state is held: where the next one goes
+	// imports only:
+	label   string
+	resume  handoff.Resume
+	dropped bool
+}
+
+// Rank is one rank of an engine: its weights, its memory and its mirrored allocator.
+// Everything but Submit belongs to the goroutine in Run.
+type Rank struct {
+	cfg     Config
+	model   *model.Model
+	mem     *model.Memory
+	bufs    []buffer
+	pool    *paged.Pool
+	run     *model.Run
+	group   *tp.Group
+	session Session // nil: none
+
+	requests map[reqID]*request
+	imports  map[uint64]*request // by Reserve decision, until Admit or ReleaseQuarantine
+	exports  map[string]*request
+	applied  uint64
+	released paged.Stats // what came back in this step, in Free and SlotsFree
+	frees    uint64      // how often something came back
+	unpinned []string    // to report
+	down     string
+	movers   []int32 // pids that map the buffers
+
+	sched *scheduler // rank 0 only
+}
+
+// New makes a rank's weights and memory. Close frees the memory.
+func New(cfg Config) (*Rank, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	m, err := model.New(cfg.Model, cfg.Rank, cfg.TP)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := paged.New(cfg.pool())
+	if err != nil {
+		return nil, err
+	}
+	bufs, mem, err := newMemory(cfg, m.Part())
+	if err != nil {
+		return nil, err
+	}
+	r := &Rank{cfg: cfg, model: m, mem: mem, bufs: bufs, pool: pool, requests: map[reqID]*request{},
+		imports: map[uint64]*request{}, exports: map[string]*request{}}
+	if cfg.Rank == 0 {
+		r.sched = newScheduler(r)
+	}
+	return r, nil
+}
+
+// Close unmaps the rank's memory, after Run has returned. A mover that maps it keeps
+// its own mapping.
+func (r *Rank) Close() error {
+	for _, b := range r.bufs {
+		b.close()
+	}
+	r.bufs = nil
+	return nil
+}
+
+// Run serves until ctx ends or a rank is lost. g is the group of the rank's launch, s
+// its sidecar or nil; both stay the caller's to close. When ctx ends on rank 0 the
+// other ranks are told and return nil.
+func (r *Rank) Run(ctx context.Context, g *tp.Group, s Session) error {
+	if g.Rank() != r.cfg.Rank || g.Size() != r.cfg.TP {
+		return fmt.Errorf("%w: rank %d of %d in a group where it is %d of %d", ErrConfig, r.cfg.Rank, r.cfg.TP, g.Rank(), g.Size())
+	}
+	r.group, r.session = g, s
+	r.run = model.NewRun(r.model, r.mem, g)
+	if r.sched != nil {
+		return r.sched.serve(ctx)
+	}
+	// A rank waits in a read of the group's stream: closing it is what wakes it.
+	defer context.AfterFunc(ctx, func() { _ = g.Close() })()
+	if err := r.follow(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// follow runs the steps that rank 0 sends.
+func (r *Rank) follow() error {
+	for {
+		b, err := r.group.Receive()
+		if err != nil {
+			return err
+		}
+		st, err := decodeStep(b)
+		if err != nil {
+			return err
+		}
+		if st.Stop {
+			return nil
+		}
+		r.poll()
+		if _, err := r.apply(st); err != nil {
+			return err
+		}
+		out, err := json.Marshal(r.report(st))
+		if err != nil {
+			return err
+		}
+		if err := r.group.Report(out); err != nil {
+			return err
+		}
+	}
+}
+
+// poll takes what a rank other than 0 hears from its sidecar.
+func (r *Rank) poll() {
+	if r.session == nil {
+		return
+	}
+	for _, m := range r.session.Poll(nil) {
+		r.hear(m)
+	}
+	if err := r.session.Err(); err != nil {
+		r.down = err.Error()
+	}
+}
+
+// hear takes the messages that concern every rank.
+func (r *Rank) hear(m handoff.ToEngine) {
+	switch m := m.(type) {
+	case handoff.MoverStarted:
+		r.movers = append(r.movers, m.PID)
+	case handoff.UnpinExport:
+		r.letGo(m.Label)
+	case handoff.Failed:
+		r.letGo(m.Label) // an export that this rank's sidecar did not pin
+	}
+}
+
+// letGo notes that this rank's sidecar holds no pin of label. The memory is freed when
+// all ranks' sidecars have let go, in a step.
+func (r *Rank) letGo(label string) {
+	if _, ok := r.exports[label]; ok {
+		r.unpinned = append(r.unpinned, label)
+	}
+}
+
+// report ends a step. The digest is left out of steps that only compute.
+func (r *Rank) report(st step) report {
+	rep := report{Unpinned: r.unpinned, Down: r.down}
+	r.unpinned = nil
+	if st.Through > 0 || len(st.Unpin)+len(st.End)+len(st.Export)+len(st.Start) > 0 {
+		d := r.pool.Digest()
+		rep.Digest = binary.LittleEndian.Uint64(d[:8])
+	}
+	return rep
+}
+
+// outcome is what a step did, in the order of its Start and Run; rank 0 reads it.
+type outcome struct {
+	starts []error // nil, ErrFull or ErrNever of package paged
+	runs   []ran
+}
+
+// ran is one runOp's end. Token is set when the last token of the prompt, or a decoded
+// one, was computed.
+type ran struct {
+	token int32
+	done  bool // token is set
+	err   error
+}
+
+// apply does a step. An error ends the rank.
+func (r *Rank) apply(st step) (outcome, error) {
+	var out outcome
+	if err := r.decisions(st.Through); err != nil {
+		return out, err
+	}
+	for _, label := range st.Unpin {
+		if err := r.freeExport(label); err != nil {
+			return out, err
+		}
+	}
+	for _, id := range st.End {
+		if err := r.end(id); err != nil {
+			return out, err
+		}
+	}
+	for _, o := range st.Export {
+		if err := r.export(o); err != nil {
+			return out, err
+		}
+	}
+	for _, o := range st.Start {
+		err := r.start(o)
+		if err != nil && !errors.Is(err, paged.ErrFull) && !errors.Is(err, paged.ErrNever) {
+			return out, err
+		}
+		out.starts = append(out.starts, err)
+	}
+	for _, o := range st.Run {
+		res, err := r.compute(o)
+		if err != nil {
+			return out, err
+		}
+		out.runs = append(out.runs, res)
+	}
+	return out, r.tellFreed()
+}
+
+// start takes blocks and a slot for a prompt. A model without per-request state finds
+// cached blocks, but computes the last token itself, whose logits it needs.
+func (r *Rank) start(o startOp) error {
+	if r.requests[o.ID] != nil {
+		return fmt.Errorf("%w: request %d starts twice", ErrDiverged, o.ID)
+	}
+	hashes, err := blockhash.Hashes(o.Tokens, r.cfg.BlockTokens, 0)
+	if err != nil {
+		return err
+	}
+	need := paged.Need{Tokens: int32(len(o.Tokens)), Slot: r.hybrid()}
+	if !r.hybrid() {
+		need.Hashes = hashes[:(len(o.Tokens)-1)/int(r.cfg.BlockTokens)]
+	}
+	t, err := r.pool.Reserve(need)
+	if err != nil {
+		return err
+	}
+	r.poison(t)
+	if t.Slot >= 0 {
+		r.mem.ClearSlot(t.Slot)
+	}
+	r.requests[o.ID] = &request{id: o.ID, hold: t.ID, table: t, prompt: o.Tokens, hashes: hashes, pos: t.Cached}
+	return nil
+}
+
+func (r *Rank) hybrid() bool { return r.cfg.Model.SSMLayers() > 0 }
+
+// poison fills what was handed out, and is not cached, with NaN.
+func (r *Rank) poison(t paged.Table) {
+	if !r.cfg.Poison {
+		return
+	}
+	for _, b := range t.Blocks[t.Cached/r.cfg.BlockTokens:] {
+		r.mem.PoisonBlock(b)
+	}
+	if t.Slot >= 0 {
+		r.mem.PoisonSlot(t.Slot)
+	}
+}
+
+// compute runs one request's tokens of this step.
+func (r *Rank) compute(o runOp) (ran, error) {
+	q := r.requests[o.ID]
+	if q == nil {
+		return ran{}, fmt.Errorf("%w: request %d is not held", ErrDiverged, o.ID)
+	}
+	tokens := []int32{o.Token}
+	if o.Prompt > 0 {
+		if int64(q.pos)+int64(o.Prompt) > int64(len(q.prompt)) {
+			return ran{}, fmt.Errorf("%w: request %d at %d of %d", ErrDiverged, o.ID, q.pos, len(q.prompt))
+		}
+		tokens = q.prompt[q.pos : q.pos+o.Prompt]
+	} else if err := r.room(q); err != nil {
+		return ran{err: err}, nil
+	}
+	logits, err := r.run.Forward(model.Seq{Blocks: q.table.Blocks, Slot: q.table.Slot}, tokens, q.pos)
+	if errors.Is(err, model.ErrState) {
+		return ran{err: err}, nil // seen on rank 0 only, which ends the request in the next step
+	}
+	if err != nil {
+		return ran{}, err
+	}
+	q.pos += int32(len(tokens))
+	if o.Prompt > 0 && int(q.pos) == len(q.prompt) {
+		if err := r.live(q); err != nil {
+			return ran{}, err
+		}
+	}
+	if logits == nil || o.Prompt > 0 && int(q.pos) < len(q.prompt) {
+		return ran{}, nil
+	}
+	return ran{token: model.Greedy(logits), done: true}, nil
+}
+
+// room makes sure that a live request has a block for its next token.
+func (r *Rank) room(q *request) error {
+	had := len(q.table.Blocks)
+	t, err := r.pool.Extend(q.hold, q.pos+1)
+	if err != nil {
+		return err
+	}
+	q.table = t
+	if r.cfg.Poison {
+		for _, b := range t.Blocks[had:] {
+			r.mem.PoisonBlock(b)
+		}
+	}
+	return nil
+}
+
+// end frees a request that is over.
+func (r *Rank) end(id reqID) error {
+	q := r.requests[id]
+	if q == nil {
+		return fmt.Errorf("%w: request %d ends but is not held", ErrDiverged, id)
+	}
+	delete(r.requests, id)
+	t, err := r.pool.Free(q.hold)
+	r.gaveBack(t)
+	return err
+}
+
+// live puts a request's complete blocks into the prefix cache; blocks that the cache
+// has already come back.
+func (r *Rank) live(q *request) error {
+	before := r.pool.Available()
+	t, err := r.pool.Admit(q.hold, q.hashes)
+	if err != nil {
+		return err
+	}
+	q.table = t
+	if more := r.pool.Available() - before; more > 0 {
+		r.frees++
+		r.released.Free += more
+	}
+	return nil
+}
+
+func (r *Rank) gaveBack(t paged.Table) {
+	r.frees++
+	r.released.Free += int32(len(t.Blocks))
+	if t.Slot >= 0 {
+		r.released.SlotsFree++
+	}
+}

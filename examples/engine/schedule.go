@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/paged"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// idle is the longest pause between two steps: deadlines are looked at, and the other
+// ranks report.
+const idle = 100 * time.Millisecond
+
+// phase is where a task stands.
+type phase uint8
+
+const (
+	queued  phase = iota + 1 // waits for memory, first in, first out
+	prefill                  // its prompt is being computed
+	decode                   // next is to be computed
+	pinned                   // exported: waits for the manifest
+	waiting                  // waits for its import's Admit
+)
+
+// task is a caller's request on rank 0.
+type task struct {
+	req      front.Request
+	events   chan front.Event // room for every token and the end
+	gone     <-chan struct{}  // the caller left
+	deadline time.Time
+
+	phase     phase
+	id        reqID
+	left      int32 // prompt tokens to compute
+	next      int32 // last emitted token, not computed yet
+	emitted   int32
+	cached    int32
+	forwarded int32
+	blocked   uint64 // 1 + frees seen when memory was missing: tried again when there are more
+}
+
+// scheduler is rank 0's: it owns the tasks, and makes the steps.
+type scheduler struct {
+	r      *Rank
+	submit chan *task    // bounded by MaxQueue; full answers ErrBusy
+	kick   chan struct{} // capacity 1: a caller left
+
+	mu    sync.Mutex
+	ended bool // guarded by mu: nothing is submitted any more
+
+	tasks   []*task          // in order of arrival
+	labels  map[string]*task // tasks with a label
+	ready   map[string]*request
+	readyAt map[string]time.Time
+	resumes map[string]handoff.Resume
+	lastID  reqID
+	through uint64
+	st      step // being put together
+
+	letGo   map[string]map[int]bool // export label to ranks whose sidecar let go
+	adopted []*task                 // whose import was admitted in this step
+	stale   []reqID                 // admitted imports that a second of their label replaced
+	starts  []*task                 // of st.Start
+	running []*task                 // of st.Run
+}
+
+func newScheduler(r *Rank) *scheduler {
+	return &scheduler{r: r, submit: make(chan *task, r.cfg.MaxQueue), kick: make(chan struct{}, 1),
+		labels: map[string]*task{}, ready: map[string]*request{},
+		readyAt: map[string]time.Time{}, resumes: map[string]handoff.Resume{}, letGo: map[string]map[int]bool{}}
+}
+
+// Submit takes a caller's request on rank 0. Its events end with a Result or an Err;
+// ending ctx aborts it. It never waits: ErrBusy when too many requests are queued.
+func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Event, error) {
+	if r.sched == nil {
+		return nil, fmt.Errorf("%w: rank %d does not schedule: ask rank 0", ErrConfig, r.cfg.Rank)
+	}
+	if err := req.Check(); err != nil {
+		return nil, err
+	}
+	for _, t := range req.Tokens {
+		if t < 0 || t >= model.Vocab {
+			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, model.Vocab-1)
+		}
+	}
+	deadline := r.cfg.Deadline
+	if req.DeadlineMS > 0 {
+		deadline = time.Duration(req.DeadlineMS) * time.Millisecond
+	}
+	t := &task{req: req, events: make(chan front.Event, req.MaxNew+2), gone: ctx.Done(), deadline: time.Now().Add(deadline)}
+	s := r.sched
+	if err := s.queue(t); err != nil {
+		return nil, err
+	}
+	// The kick outlives the call and ends with ctx.
+	context.AfterFunc(ctx, func() {
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	})
+	return t.events, nil
+}
+
+func (s *scheduler) queue(t *task) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return ErrEnded
+	}
+	select {
+	case s.submit <- t:
+		return nil
+	default:
+		return fmt.Errorf("%w: %d requests wait", front.ErrBusy, cap(s.submit))
+	}
+}
+
+// serve makes steps until ctx ends.
+func (s *scheduler) serve(ctx context.Context) error {
+	defer s.close()
+	tick := time.NewTicker(idle)
+	defer tick.Stop()
+	var wake <-chan struct{}
+	if s.r.session != nil {
+		wake = s.r.session.Wake()
+	}
+	// A rank that hangs must not keep this one in a read for ever.
+	hung := time.AfterFunc(time.Hour, func() { _ = s.r.group.Close() })
+	hung.Stop()
+	defer hung.Stop()
+	defer context.AfterFunc(ctx, func() { hung.Reset(time.Second) })()
+	beat := true
+	for {
+		if ctx.Err() != nil {
+			b, _ := json.Marshal(step{Stop: true})
+			_ = s.r.group.Broadcast(b)
+			return nil
+		}
+		s.collect()
+		s.plan()
+		if !s.st.empty() || beat && s.r.group.Size() > 1 {
+			if err := s.step(); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			beat = false
+			continue
+		}
+		submit := s.submit
+		if len(s.tasks) >= s.r.cfg.MaxQueue {
+			submit = nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-s.kick:
+		case t := <-submit:
+			s.take(t)
+		case <-tick.C:
+			beat = true
+		}
+	}
+}
+
+// close fails what is left.
+func (s *scheduler) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for len(s.submit) > 0 {
+		t := <-s.submit
+		t.events <- front.Event{Err: ErrEnded}
+	}
+	for _, t := range s.tasks {
+		t.events <- front.Event{Err: ErrEnded}
+	}
+}
+
+// step carries out what was planned, on all ranks.
+func (s *scheduler) step() error {
+	b, err := json.Marshal(s.st)
+	if err != nil {
+		return err
+	}
+	if err := s.r.group.Broadcast(b); err != nil {
+		return err
+	}
+	out, err := s.r.apply(s.st)
+	if err != nil {
+		return err
+	}
+	mine := s.r.report(s.st)
+	s.heard(0, mine)
+	err = s.r.group.Gather(func(rank int, b []byte) error {
+		rep, err := decodeReport(b)
+		if err != nil {
+			return err
+		}
+		if rep.Digest != mine.Digest {
+			return fmt.Errorf("%w: the allocator of rank %d is not that of rank 0", ErrDiverged, rank)
+		}
+		s.heard(rank, rep)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.absorb(out)
+	return nil
+}
+
+// heard takes a rank's report.
+func (s *scheduler) heard(rank int, rep report) {
+	for _, label := range rep.Unpinned {
+		if s.r.exports[label] == nil {
+			continue
+		}
+		if s.letGo[label] == nil {
+			s.letGo[label] = map[int]bool{}
+		}
+		s.letGo[label][rank] = true
+	}
+	if rep.Down != "" && s.r.down == "" {
+		s.r.down = fmt.Sprintf("rank %d: %s", rank, rep.Down)
+	}
+}
+
+// absorb takes what the step did.
+func (s *scheduler) absorb(out outcome) {
+	starts, running := s.starts, s.running
+	s.st, s.starts, s.running = step{End: s.stale}, nil, nil
+	s.stale = nil
+	for i, t := range starts {
+		switch err := out.starts[i]; {
+		case err == nil:
+			q := s.r.requests[t.id]
+			t.phase, t.left = prefill, int32(len(q.prompt))-q.pos
+			t.cached, t.forwarded = q.pos, t.left
+		case errors.Is(err, paged.ErrFull):
+			t.id, t.blocked = 0, s.r.frees+1
+		default:
+			t.id = 0
+			s.fail(t, fmt.Errorf("%w: %w", ErrCapacity, err))
+		}
+	}
+	for i, t := range running {
+		s.computed(t, out.runs[i])
+	}
+	adopted := s.adopted
+	s.adopted = nil
+	for _, t := range adopted {
+		s.adopt(t)
+	}
+}
+
+// computed takes one run's end.
+func (s *scheduler) computed(t *task, res ran) {
+	switch {
+	case errors.Is(res.err, paged.ErrFull), errors.Is(res.err, paged.ErrNever):
+		s.fail(t, fmt.Errorf("%w: %w", ErrCapacity, res.err))
+	case res.err != nil:
+		s.fail(t, res.err)
+	case !res.done:
+		t.left -= min(t.left, model.MaxChunk)
+	case t.req.Mode == front.Export:
+		s.exported(t, res.token)
+	default:
+		t.phase, t.left = decode, 0
+		s.emit(t, res.token, false)
+	}
+}
+
+// exported pins a finished prompt in the next step.
+func (s *scheduler) exported(t *task, token int32) {
+	s.resumes[t.req.Label] = handoff.Resume{Tokens: []int32{token}, Finished: token == model.EOS || t.req.MaxNew == 1}
+	s.st.Export = append(s.st.Export, exportOp{ID: t.id, Label: t.req.Label})
+	t.phase = pinned
+}
+
+// emit gives the caller a token and ends the request after the last.
+func (s *scheduler) emit(t *task, token int32, finished bool) {
+	t.events <- front.Event{Token: token}
+	t.next = token
+	t.emitted++
+	switch {
+	case token == model.EOS:
+		s.finish(t, "eos", nil)
+	case t.emitted >= t.req.MaxNew || finished:
+		s.finish(t, "length", nil)
+	}
+}

@@ -1,0 +1,17 @@
+package engine
+
+import "github.com/batonkv/baton/sidecar/handoff"
+
+// Session is a rank's connection to its sidecar; *client.Client is one. No method waits.
+type Session interface {
+	// Send queues a message to the sidecar.
+	Send(m handoff.FromEngine) error
+	// Poll appends what is ready, decisions excepted.
+	Poll(dst []handoff.ToEngine) []handoff.ToEngine
+	// Decisions takes the decisions up to through that were not taken yet, in order.
+	Decisions(through uint64) []handoff.Decision
+	// Wake receives when something may be ready.
+	Wake() <-chan struct{}
+	// Err is why the session ended, nil while it lives.
+	Err() error
+}

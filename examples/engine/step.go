@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/batonkv/baton/examples/engine/model"
+)
+
+// reqID names a request in a group: rank 0 counts its own, an import has the number of
+// its Reserve decision with importBit.
+type reqID uint64
+
+const importBit reqID = 1 << 63
+
+// step is the work of one step, in the order in which every rank does it.
+type step struct {
+	Through uint64     `json:",omitempty"` // apply decisions up to here
+	Unpin   []string   `json:",omitempty"` // exports that every rank's sidecar has let go of
+	End     []reqID    `json:",omitempty"` // requests that are over: free what they hold
+	Export  []exportOp `json:",omitempty"`
+	Start   []startOp  `json:",omitempty"`
+	Run     []runOp    `json:",omitempty"`
+	Stop    bool       `json:",omitempty"`
+}
+
+// startOp takes memory for a prompt.
+type startOp struct {
+	ID     reqID
+	Tokens []int32
+}
+
+// exportOp pins a request's state under a label and takes it out of the batch.
+type exportOp struct {
+	ID    reqID
+	Label string
+}
+
+// runOp computes the next Prompt tokens of a request's prompt, or the one Token.
+type runOp struct {
+	ID     reqID
+	Prompt int32 `json:",omitempty"`
+	Token  int32 `json:",omitempty"`
+}
+
+// Bounds of one step.
+const (
+	maxStepOps   = 4096
+	maxLabelLen  = 256
+	maxStepToken = 1 << 16
+)
+
+func (s step) empty() bool {
+	return s.Through == 0 && len(s.Unpin)+len(s.End)+len(s.Export)+len(s.Start)+len(s.Run) == 0 && !s.Stop
+}
+
+// decodeStep takes a step from rank 0.
+func decodeStep(b []byte) (step, error) {
+	var s step
+	if err := json.Unmarshal(b, &s); err != nil {
+		return step{}, fmt.Errorf("%w: step: %w", ErrDiverged, err)
+	}
+	if len(s.Unpin)+len(s.End)+len(s.Export)+len(s.Start)+len(s.Run) > maxStepOps {
+		return step{}, fmt.Errorf("%w: step of more than %d operations", ErrDiverged, maxStepOps)
+	}
+	for _, o := range s.Start {
+		if len(o.Tokens) < 1 || len(o.Tokens) > maxStepToken {
+			return step{}, fmt.Errorf("%w: prompt of %d tokens", ErrDiverged, len(o.Tokens))
+		}
+	}
+	for _, o := range s.Export {
+		if len(o.Label) > maxLabelLen {
+			return step{}, fmt.Errorf("%w: label of %d bytes", ErrDiverged, len(o.Label))
+		}
+	}
+	for _, o := range s.Run {
+		if o.Prompt < 0 || o.Prompt > model.MaxChunk {
+			return step{}, fmt.Errorf("%w: chunk of %d tokens", ErrDiverged, o.Prompt)
+		}
+	}
+	return s, nil
+}
+
+// report is what a rank says at the end of a step.
+type report struct {
+	Unpinned []string `json:",omitempty"` // labels that its sidecar has let go of since the last report
+	Down     string   `json:",omitempty"` // why its sidecar's session ended
+	Digest   uint64   // of its allocator
+}
+
+const maxReportLabels = 1 << 16
+
+func decodeReport(b []byte) (report, error) {
+	var r report
+	if err := json.Unmarshal(b, &r); err != nil || len(r.Unpinned) > maxReportLabels {
+		return report{}, fmt.Errorf("%w: report of %d bytes: %v", ErrDiverged, len(b), err)
+	}
+	return r, nil
+}

@@ -1,0 +1,235 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// collect takes everything that came since the last step.
+func (s *scheduler) collect() {
+	for len(s.tasks) < s.r.cfg.MaxQueue {
+		select {
+		case t := <-s.submit:
+			s.take(t)
+			continue
+		default:
+		}
+		break
+	}
+	if s.r.session != nil {
+		for _, m := range s.r.session.Poll(nil) {
+			s.hear(m)
+		}
+		if err := s.r.session.Err(); err != nil && s.r.down == "" {
+			s.r.down = err.Error()
+		}
+	}
+	now := time.Now()
+	for _, t := range slices.Clone(s.tasks) {
+		select {
+		case <-t.gone:
+			s.fail(t, front.ErrFailed)
+			continue
+		default:
+		}
+		switch {
+		case now.After(t.deadline):
+			s.fail(t, ErrDeadline)
+		case s.r.down != "" && (t.phase == waiting || t.phase == pinned):
+			s.fail(t, fmt.Errorf("%w: %s", ErrSidecar, s.r.down))
+		}
+	}
+	for label, at := range s.readyAt {
+		if now.Sub(at) > s.r.cfg.AdoptHold {
+			s.st.End = append(s.st.End, s.ready[label].id)
+			s.forget(label)
+		}
+	}
+}
+
+// take lets a caller's request in.
+func (s *scheduler) take(t *task) {
+	handing := t.req.Mode != front.Full
+	label := t.req.Label
+	switch {
+	case handing && s.r.session == nil:
+		t.events <- front.Event{Err: fmt.Errorf("%w: mode %s needs one", ErrSidecar, t.req.Mode)}
+		return
+	case handing && s.r.down != "":
+		t.events <- front.Event{Err: fmt.Errorf("%w: %s", ErrSidecar, s.r.down)}
+		return
+	case handing && (s.labels[label] != nil || t.req.Mode == front.Export && s.r.exports[label] != nil):
+		t.events <- front.Event{Err: fmt.Errorf("%w: %q", ErrLabel, label)}
+		return
+	}
+	s.tasks = append(s.tasks, t)
+	t.phase = queued
+	if !handing {
+		return
+	}
+	s.labels[label] = t
+	switch t.req.Mode {
+	case front.Export:
+		s.say(handoff.Announce{Label: label})
+	case front.Import:
+		s.say(handoff.Import{Label: label, Manifest: *t.req.Manifest, Tokens: t.req.Tokens, Deadline: time.Until(t.deadline)})
+		t.phase = waiting
+	default:
+		t.phase = waiting
+		s.adopt(t)
+	}
+}
+
+// say sends to the sidecar. A full or ended session shows as the session's end.
+func (s *scheduler) say(m handoff.FromEngine) {
+	if err := s.r.send(m); err != nil && s.r.down == "" {
+		s.r.down = err.Error()
+	}
+}
+
+// hear takes one message of rank 0's sidecar.
+func (s *scheduler) hear(m handoff.ToEngine) {
+	s.r.hear(m)
+	switch m := m.(type) {
+	case handoff.Through:
+		s.through = max(s.through, m.N)
+	case handoff.Exported:
+		if t := s.labels[m.Label]; t != nil && t.phase == pinned {
+			man := m.Manifest
+			s.finish(t, "exported", &man)
+		}
+	case handoff.Failed:
+		if t := s.labels[m.Label]; t != nil && (t.phase == pinned || t.phase == waiting) {
+			err := m.Err
+			if err == nil {
+				err = front.ErrFailed
+			}
+			s.fail(t, err)
+		}
+	}
+}
+
+// plan puts the next step together: everything that is due, one start, one chunk of the
+// first prompt that is under way, one token of every request that decodes.
+func (s *scheduler) plan() {
+	if s.r.down == "" && s.through > s.r.applied {
+		s.st.Through = s.through
+	}
+	for label, ranks := range s.letGo {
+		if len(ranks) == s.r.cfg.TP {
+			s.st.Unpin = append(s.st.Unpin, label)
+			delete(s.letGo, label)
+		}
+	}
+	slices.Sort(s.st.Unpin)
+	starting, chunk := false, false
+	for _, t := range s.tasks {
+		switch t.phase {
+		case queued:
+			// The first in the queue goes first: nobody overtakes it while it waits.
+			if !starting && (t.blocked == 0 || t.blocked != s.r.frees+1 || len(s.st.End)+len(s.st.Unpin) > 0 || s.st.Through > 0) {
+				s.lastID++
+				t.id = s.lastID
+				s.st.Start = append(s.st.Start, startOp{ID: t.id, Tokens: t.req.Tokens})
+				s.starts = append(s.starts, t)
+			}
+			starting = true
+		case prefill:
+			if !chunk {
+				s.st.Run = append(s.st.Run, runOp{ID: t.id, Prompt: min(t.left, model.MaxChunk)})
+				s.running = append(s.running, t)
+			}
+			chunk = true
+		case decode:
+			s.st.Run = append(s.st.Run, runOp{ID: t.id, Token: t.next})
+			s.running = append(s.running, t)
+		}
+	}
+}
+
+// admitted is called within a step, when an import became a request.
+func (s *scheduler) admitted(q *request) {
+	if old := s.ready[q.label]; old != nil { // the label came twice and nobody took the first
+		s.stale = append(s.stale, old.id)
+	}
+	s.ready[q.label], s.readyAt[q.label] = q, time.Now()
+	if t := s.labels[q.label]; t != nil && t.phase == waiting {
+		s.adopted = append(s.adopted, t)
+	}
+}
+
+// adopt joins a task with its import, if that was admitted: the sampled token comes
+// from the resume packet, and is computed next.
+func (s *scheduler) adopt(t *task) {
+	q := s.ready[t.req.Label]
+	if q == nil {
+		return
+	}
+	s.forget(t.req.Label)
+	t.id, t.phase = q.id, decode
+	t.cached, t.forwarded = q.table.Cached, 0
+	s.emit(t, q.resume.Tokens[0], q.resume.Finished)
+}
+
+func (s *scheduler) forget(label string) {
+	delete(s.ready, label)
+	delete(s.readyAt, label)
+}
+
+// resume is what the leader's Export of a label carries.
+func (s *scheduler) resume(label string) handoff.Resume {
+	res := s.resumes[label]
+	delete(s.resumes, label)
+	return res
+}
+
+// exportOver is called within a step, when an export was freed.
+func (s *scheduler) exportOver(label string) { delete(s.letGo, label) }
+
+// finish ends a task that was served.
+func (s *scheduler) finish(t *task, reason string, man *handoff.Manifest) {
+	res := front.Result{Reason: reason, Cached: t.cached, Forwarded: t.forwarded, Manifest: man}
+	if q := s.r.requests[t.id]; q != nil {
+		res.Blocks = int32(len(q.table.Blocks))
+	} else if q := s.r.exports[t.req.Label]; q != nil && man != nil {
+		res.Blocks = int32(len(q.table.Blocks))
+	}
+	t.events <- front.Event{Result: &res}
+	s.remove(t)
+}
+
+// fail ends a task that was not. What it holds is freed in the next step, or given up
+// at the sidecar.
+func (s *scheduler) fail(t *task, err error) {
+	t.events <- front.Event{Err: err}
+	if t.phase == waiting {
+		s.say(handoff.AbortImport{Label: t.req.Label})
+	}
+	if t.req.Mode == front.Export {
+		// Not told to the ranks yet: then the request ends as any other.
+		before := len(s.st.Export)
+		s.st.Export = slices.DeleteFunc(s.st.Export, func(o exportOp) bool { return o.ID == t.id })
+		if len(s.st.Export) < before {
+			t.phase = decode
+			delete(s.resumes, t.req.Label)
+		}
+		s.say(handoff.ReleaseExport{Label: t.req.Label})
+	}
+	s.remove(t)
+}
+
+// remove takes a task out and frees its request, unless that is exported.
+func (s *scheduler) remove(t *task) {
+	s.tasks = slices.DeleteFunc(s.tasks, func(o *task) bool { return o == t })
+	if s.labels[t.req.Label] == t {
+		delete(s.labels, t.req.Label)
+	}
+	if t.id != 0 && t.phase != pinned {
+		s.st.End = append(s.st.End, t.id)
+	}
+}

@@ -1,0 +1,362 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/batonkv/baton/examples/engine"
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/tp"
+	"github.com/batonkv/baton/sidecar/engine/blockhash"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// world stands in for all sidecars: it pins, decides, and copies element by element
+// between mappings of its own, as Attach describes them.
+type world struct {
+	t      testing.TB
+	mu     sync.Mutex
+	groups map[string]*group
+	nextID uint64
+	errs   []error
+	hold   bool // keep admits back
+	fail   bool // drop imports instead of admitting them
+	bytes  int64
+}
+
+type group struct {
+	name     string
+	sessions []*session
+	n        uint64 // decisions
+	exports  map[string][]handoff.Export
+	pulls    map[uint64]*pull
+	waiting  []*pull
+	ids      map[string]handoff.ID
+}
+
+// pull is one import of a group.
+type pull struct {
+	imp      handoff.Import
+	n        uint64
+	reserved map[int]handoff.Reserved
+}
+
+// session is one rank's.
+type session struct {
+	w       *world
+	g       *group
+	rank    int
+	attach  handoff.Attach
+	mem     [][]byte
+	inbox   []handoff.ToEngine
+	pending []handoff.Decision
+	applied uint64
+	wake    chan struct{}
+	err     error
+}
+
+func newWorld(t testing.TB) *world { return &world{t: t, groups: map[string]*group{}} }
+
+func (w *world) attach(g *group, r *engine.Rank, rank int) *session {
+	s := &session{w: w, g: g, rank: rank, attach: r.Attach(), wake: make(chan struct{}, 1)}
+	if err := s.attach.Model.Layout.Check(s.attach.Shards); err != nil {
+		w.t.Fatal(err)
+	}
+	var lens []int64
+	for i, fd := range r.Files() {
+		n := s.attach.Buffers[i].Len
+		lens = append(lens, n)
+		mem, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { _ = unix.Munmap(mem) })
+		if err := unix.Ftruncate(fd, n/2); !errors.Is(err, unix.EPERM) {
+			w.t.Fatalf("buffer %d is not sealed: %v", i, err)
+		}
+		s.mem = append(s.mem, mem)
+	}
+	if err := layout.CheckMemory(s.attach.Model.Layout, s.attach.Shards, lens); err != nil {
+		w.t.Fatal(err)
+	}
+	s.push(handoff.MoverStarted{PID: 1})
+	return s
+}
+
+func (s *session) push(m handoff.ToEngine) {
+	s.inbox = append(s.inbox, m)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) Wake() <-chan struct{} { return s.wake }
+
+func (s *session) Err() error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	return s.err
+}
+
+func (s *session) Poll(dst []handoff.ToEngine) []handoff.ToEngine {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	dst = append(dst, s.inbox...)
+	s.inbox = nil
+	return dst
+}
+
+func (s *session) Decisions(through uint64) []handoff.Decision {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	var out []handoff.Decision
+	for len(s.pending) > 0 && s.pending[0].N <= through {
+		out, s.pending = append(out, s.pending[0]), s.pending[1:]
+	}
+	return out
+}
+
+func (s *session) Send(m handoff.FromEngine) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.w.handle(s, m)
+	return nil
+}
+
+func (w *world) decide(g *group, d handoff.Decision) uint64 {
+	g.n++
+	d.N = g.n
+	for _, s := range g.sessions {
+		s.pending = append(s.pending, d)
+	}
+	g.sessions[0].push(handoff.Through{N: g.n})
+	return g.n
+}
+
+func (w *world) handle(s *session, m handoff.FromEngine) {
+	g := s.g
+	switch m := m.(type) {
+	case handoff.Export:
+		if g.exports[m.Label] == nil {
+			g.exports[m.Label] = make([]handoff.Export, len(g.sessions))
+		}
+		g.exports[m.Label][s.rank] = m
+		for _, e := range g.exports[m.Label] {
+			if e.Label == "" {
+				return
+			}
+		}
+		w.nextID++
+		id := handoff.ID{Group: g.name, N: w.nextID}
+		g.ids[m.Label] = id
+		lead := g.exports[m.Label][0]
+		g.sessions[0].push(handoff.Exported{Label: m.Label, Manifest: handoff.Manifest{ID: id, Label: m.Label,
+			Tokens: lead.Tokens, Position: lead.Position, Resume: lead.Resume, BlockTokens: s.attach.Capacity.BlockTokens}})
+	case handoff.ReleaseExport:
+		if _, ok := g.exports[m.Label]; ok {
+			w.free(g, m.Label)
+		}
+	case handoff.Import:
+		w.reserve(g, &pull{imp: m})
+	case handoff.Reserved:
+		w.granted(s, m)
+	case handoff.Freed:
+		waiting := g.waiting
+		g.waiting = nil
+		for _, p := range waiting {
+			w.reserve(g, p)
+		}
+	case handoff.Applied:
+		s.applied = m.N
+	}
+}
+
+func (w *world) free(g *group, label string) {
+	delete(g.exports, label)
+	w.decide(g, handoff.Decision{Kind: handoff.Free, ID: g.ids[label], Label: label})
+}
+
+func (w *world) reserve(g *group, p *pull) {
+	hashes, err := blockhash.Hashes(p.imp.Tokens, g.sessions[0].attach.Capacity.BlockTokens, 0)
+	if err != nil {
+		w.errs = append(w.errs, err)
+		return
+	}
+	man := p.imp.Manifest
+	p.reserved = map[int]handoff.Reserved{}
+	p.n = w.decide(g, handoff.Decision{Kind: handoff.Reserve, ID: man.ID, Label: p.imp.Label, Tokens: int32(len(p.imp.Tokens)),
+		Hashes: hashes, Position: man.Position, Resume: man.Resume})
+	g.pulls[p.n] = p
+}
+
+func (w *world) granted(s *session, m handoff.Reserved) {
+	g, p := s.g, s.g.pulls[m.N]
+	p.reserved[s.rank] = m
+	if len(p.reserved) < len(g.sessions) {
+		return
+	}
+	for _, r := range p.reserved {
+		if r.Digest != m.Digest || r.Cached != m.Cached {
+			w.errs = append(w.errs, fmt.Errorf("ranks of %s answer %d differently", g.name, m.N))
+		}
+	}
+	lead := g.sessions[0]
+	switch {
+	case m.Full:
+		g.waiting = append(g.waiting, p)
+	case m.Why != "":
+		lead.push(handoff.Failed{Label: p.imp.Label, Err: fmt.Errorf("%w: %s", handoff.ErrCapacity, m.Why), SourceSafe: true})
+	case w.fail:
+		w.decide(g, handoff.Decision{Kind: handoff.Drop, Of: p.n})
+		w.decide(g, handoff.Decision{Kind: handoff.ReleaseQuarantine, Of: p.n})
+		lead.push(handoff.Failed{Label: p.imp.Label, Err: handoff.ErrTransfer, SourceSafe: true})
+	case !w.hold:
+		w.admit(g, p)
+	}
+}
+
+func (w *world) admit(g *group, p *pull) {
+	src := w.groups[p.imp.Manifest.ID.Group]
+	exports := src.exports[p.imp.Manifest.Label]
+	if exports == nil {
+		g.sessions[0].push(handoff.Failed{Label: p.imp.Label, Err: handoff.ErrGone})
+		w.decide(g, handoff.Decision{Kind: handoff.Drop, Of: p.n})
+		w.decide(g, handoff.Decision{Kind: handoff.ReleaseQuarantine, Of: p.n})
+		return
+	}
+	for rank, s := range g.sessions {
+		w.copyInto(s, p.reserved[rank], src, exports)
+	}
+	w.decide(g, handoff.Decision{Kind: handoff.Admit, Of: p.n, ID: p.imp.Manifest.ID})
+	w.free(src, p.imp.Manifest.Label)
+	g.sessions[0].push(handoff.Imported{Label: p.imp.Label})
+}
+
+// copyInto fills what a rank reserved, cell by cell, from whoever holds the cell.
+func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports []handoff.Export) {
+	states := dst.attach.Model.Layout.States
+	for _, d := range dst.attach.Shards {
+		st := states[d.State]
+		for l := d.Box.Layers.Lo; l < d.Box.Layers.Hi; l++ {
+			for u := d.Box.Units.Lo; u < d.Box.Units.Hi; u++ {
+				rank, from := holder(src, d.State, l, u)
+				e := exports[rank]
+				rows := d.Rows
+				if st.Paging == layout.PerBlock {
+					rows = e.Tokens
+				}
+				for row := int32(0); row < rows; row++ {
+					if st.Paging == layout.PerBlock && row < r.Cached {
+						continue
+					}
+					a := cell(dst, d, st, r.Blocks, r.Slot, l, u, row)
+					b := cell(src.sessions[rank], from, st, e.Blocks, e.Slot, l, u, row)
+					for i := range int64(st.Elems) {
+						n := d.DType.Size()
+						w.bytes += int64(copy(dst.mem[d.View.Buffer][a+i*d.View.Elem:][:n], src.sessions[rank].mem[from.View.Buffer][b+i*from.View.Elem:][:n]))
+					}
+				}
+			}
+		}
+	}
+}
+
+func holder(g *group, state, l, u int32) (int, layout.Shard) {
+	for rank, s := range g.sessions {
+		for _, sh := range s.attach.Shards {
+			if sh.State == state && sh.Box.Layers.Lo <= l && l < sh.Box.Layers.Hi && sh.Box.Units.Lo <= u && u < sh.Box.Units.Hi {
+				return rank, sh
+			}
+		}
+	}
+	panic("no holder")
+}
+
+// cell is the first byte of one unit in one row.
+func cell(s *session, sh layout.Shard, st layout.State, blocks []int32, slot, l, u, row int32) int64 {
+	item, in := slot, row
+	if st.Paging == layout.PerBlock {
+		item, in = blocks[row/sh.Rows], row%sh.Rows
+	}
+	v := sh.View
+	return v.Off + int64(l-sh.Box.Layers.Lo)*v.Layer + int64(item)*v.Item + int64(in)*v.Row + int64(u-sh.Box.Units.Lo)*v.Unit
+}
+
+// launch starts a group of tp ranks in goroutines, with sessions of w unless it is nil.
+func launch(t testing.TB, w *world, cfg engine.Config) []*engine.Rank {
+	groups := tp.Pipes(cfg.TP)
+	g := &group{name: cfg.Group, exports: map[string][]handoff.Export{}, pulls: map[uint64]*pull{}, ids: map[string]handoff.ID{}}
+	var ranks []*engine.Rank
+	for i := range cfg.TP {
+		c := cfg
+		c.Rank = i
+		r, err := engine.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks = append(ranks, r)
+		if w != nil {
+			g.sessions = append(g.sessions, w.attach(g, r, i))
+		}
+	}
+	if w != nil {
+		w.mu.Lock()
+		w.groups[cfg.Group] = g
+		w.mu.Unlock()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for i, r := range ranks {
+		var s engine.Session
+		if w != nil {
+			s = g.sessions[i]
+		}
+		wg.Go(func() {
+			if err := r.Run(ctx, groups[i], s); err != nil {
+				t.Errorf("rank %d: %v", i, err)
+				_ = groups[i].Close()
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		for _, r := range ranks {
+			_ = r.Close()
+		}
+	})
+	return ranks
+}
+
+// ask runs one request to its end.
+func ask(t testing.TB, r *engine.Rank, req front.Request) ([]int32, front.Result, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	events, err := r.Submit(ctx, req)
+	if err != nil {
+		return nil, front.Result{}, err
+	}
+	var tokens []int32
+	for ev := range events {
+		switch {
+		case ev.Err != nil:
+			return tokens, front.Result{}, ev.Err
+		case ev.Result != nil:
+			return tokens, *ev.Result, nil
+		default:
+			tokens = append(tokens, ev.Token)
+		}
+	}
+	return nil, front.Result{}, errors.New("events ended")
+}
