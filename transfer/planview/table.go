@@ -1,0 +1,69 @@
+package planview
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Table writes v as text.
+func (v *View) Table(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "%s: %s to %s, %d tokens\n\n", v.Model, v.From, v.To, v.Tokens)
+	fmt.Fprintln(tw, "state\tlayers\tunits\telems\tkept per\tbytes")
+	for _, s := range v.States {
+		per := "request"
+		if s.Paged {
+			per = "token"
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, s.Layers, s.Units, s.Elems, per, Size(s.Bytes))
+	}
+	fmt.Fprintln(tw, "\nfrom\tto\tbytes\tnests\tscattered\tcopies\twhat")
+	for _, p := range v.Pairs {
+		note := ""
+		if p.Converts {
+			note = " (converts)"
+		}
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%d\t%d\t%d\t%s%s\n", p.Src, p.Dst, Size(p.Bytes), p.Nests, p.Scattered, p.Copies, what(p.Boxes), note)
+	}
+	fmt.Fprintf(tw, "\n%d pairs, %s (%d bytes), plan %.12s\n", len(v.Pairs), Size(v.Bytes), v.Bytes, v.Digest)
+	fmt.Fprintln(tw, "nests: strided copies when blocks are consecutive; scattered: when none are; copies: contiguous ones")
+	for _, n := range v.Notes {
+		fmt.Fprintln(tw, "note: "+n)
+	}
+	return tw.Flush()
+}
+
+// what lists boxes, states with the same box together.
+func what(boxes []Box) string {
+	const most = 6
+	var out []string
+	for i := 0; i < len(boxes); {
+		names := []string{boxes[i].State}
+		j := i + 1
+		for ; j < len(boxes) && boxes[j].Layers == boxes[i].Layers && boxes[j].Units == boxes[i].Units; j++ {
+			names = append(names, boxes[j].State)
+		}
+		b := boxes[i]
+		out = append(out, fmt.Sprintf("%s layers %d-%d units %d-%d", strings.Join(names, "+"), b.Layers[0], b.Layers[1]-1, b.Units[0], b.Units[1]-1))
+		i = j
+	}
+	if n := len(out); n > most {
+		out = append(out[:most], fmt.Sprintf("and %d more", n-most))
+	}
+	return strings.Join(out, "; ")
+}
+
+// Size is n in the largest binary unit that leaves a whole part.
+func Size(n int64) string {
+	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, i := float64(n), 0
+	for ; x >= 1024 && i < len(units)-1; i++ {
+		x /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", x, units[i])
+}
