@@ -32,6 +32,15 @@ func prompt(n, keep, seed int) []int32 {
 	return p[:n]
 }
 
+// lengths are one token, around a block of 16, several blocks. The race detector makes
+// arithmetic slow: -short leaves most out.
+func lengths() []int {
+	if testing.Short() {
+		return []int{17}
+	}
+	return []int{1, 15, 16, 17, 70}
+}
+
 func reference(t testing.TB, cfg engine.Config, tokens []int32, n int) []int32 {
 	want, err := engine.Reference(t.Context(), cfg, tokens, n)
 	if err != nil {
@@ -57,11 +66,14 @@ func handOff(t testing.TB, src, dst *engine.Rank, label string, tokens []int32) 
 func TestHandOff(t *testing.T) {
 	for _, m := range []model.Config{model.Hybrid(1), model.Attention(1)} {
 		for _, pair := range [][2]int{{1, 1}, {2, 1}, {1, 2}, {4, 2}, {2, 4}} {
+			if testing.Short() && pair != [2]int{2, 1} {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/tp%d to tp%d", m.Pattern, pair[0], pair[1]), func(t *testing.T) {
 				w := newWorld(t)
 				src := launch(t, w, config(m, "prefill", pair[0]))[0]
 				dst := launch(t, w, config(m, "decode", pair[1]))[0]
-				for _, n := range []int{1, 15, 16, 17, 70} {
+				for _, n := range lengths() {
 					tokens := prompt(n, 0, n)
 					want := reference(t, config(m, "x", 1), tokens, newTokens)
 					got, res := handOff(t, src, dst, fmt.Sprint("r", n), tokens)
@@ -139,7 +151,7 @@ func TestFull(t *testing.T) {
 			r := launch(t, nil, config(m, "g", size))[0]
 			// More than fits at once: they queue, and all are right.
 			var events []<-chan front.Event
-			for i := range 8 {
+			for i := range 10 {
 				ev, err := r.Submit(t.Context(), front.Request{Tokens: prompt(60, 32, i), MaxNew: 20, Mode: front.Full})
 				if err != nil {
 					t.Fatal(err)
@@ -185,13 +197,16 @@ func TestCorruptShows(t *testing.T) {
 				continue
 			}
 			for _, pair := range [][2]int{{2, 1}, {1, 2}} {
+				if testing.Short() {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%s/tp%d to tp%d", m.Pattern, c, pair[0], pair[1]), func(t *testing.T) {
 					w := newWorld(t)
 					src := launch(t, w, config(m, "prefill", pair[0]))[0]
 					bad := config(m, "decode", pair[1])
 					bad.Corrupt = c
 					dst := launch(t, w, bad)[0]
-					for _, n := range []int{1, 15, 16, 17, 70} {
+					for _, n := range lengths() {
 						tokens := prompt(n, 0, n)
 						want := reference(t, bad, tokens, newTokens)
 						if got, _ := handOff(t, src, dst, fmt.Sprint(n), tokens); slices.Equal(got, want) {
@@ -291,6 +306,57 @@ func TestUnpinNeedsEveryRank(t *testing.T) {
 	full.DeadlineMS = 0
 	if _, _, err := ask(t, src, full); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestImportsShareTheLastBlocks: imports that outgrow the pool together do not block
+// each other for ever: some finish, the others are refused, none is wrong.
+func TestImportsShareTheLastBlocks(t *testing.T) {
+	m := model.Attention(1)
+	w := newWorld(t)
+	src := launch(t, w, config(m, "prefill", 1))[0]
+	small := config(m, "decode", 2)
+	small.Blocks = 6
+	dst := launch(t, w, small)[0]
+	w.mu.Lock()
+	w.hold = true
+	w.mu.Unlock()
+	var events []<-chan front.Event
+	for i := range 3 { // each has two blocks, and wants four
+		label, tokens := fmt.Sprint(i), prompt(30, 0, i)
+		_, res, err := ask(t, src, front.Request{Tokens: tokens, MaxNew: newTokens, Mode: front.Export, Label: label})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ev, err := dst.Submit(t.Context(), front.Request{Tokens: tokens, MaxNew: newTokens, Mode: front.Import, Label: label, Manifest: res.Manifest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, ev)
+	}
+	w.admitWhen("decode", 3)
+	served := 0
+	for i, ch := range events {
+		var got []int32
+		for ev := range ch {
+			if ev.Err != nil {
+				if !errors.Is(ev.Err, engine.ErrCapacity) {
+					t.Error(ev.Err)
+				}
+				break
+			}
+			if ev.Result != nil {
+				served++
+				if want := reference(t, small, prompt(30, 0, i), newTokens); !slices.Equal(got, want) {
+					t.Errorf("%d: %v, want %v", i, got, want)
+				}
+				break
+			}
+			got = append(got, ev.Token)
+		}
+	}
+	if served == 0 {
+		t.Error("nobody finished")
 	}
 }
 

@@ -243,9 +243,10 @@ func (r *Rank) start(o startOp) error {
 	if err != nil {
 		return err
 	}
-	need := paged.Need{Tokens: int32(len(o.Tokens)), Slot: r.hybrid()}
+	n := int32(len(o.Tokens))
+	need := paged.Need{Tokens: n, Continuation: r.pool.BlocksFor(n+o.Room) - r.pool.BlocksFor(n), Slot: r.hybrid()}
 	if !r.hybrid() {
-		need.Hashes = hashes[:(len(o.Tokens)-1)/int(r.cfg.BlockTokens)]
+		need.Hashes = hashes[:(n-1)/r.cfg.BlockTokens]
 	}
 	t, err := r.pool.Reserve(need)
 	if err != nil {

@@ -43,7 +43,7 @@ type task struct {
 	emitted   int32
 	cached    int32
 	forwarded int32
-	blocked   uint64 // 1 + frees seen when memory was missing: tried again when there are more
+	blocked   uint64 // 1 + frees seen when memory was missing: tried again once there are more
 }
 
 // scheduler is rank 0's: it owns the tasks, and makes the steps.
@@ -267,7 +267,9 @@ func (s *scheduler) absorb(out outcome) {
 // computed takes one run's end.
 func (s *scheduler) computed(t *task, res ran) {
 	switch {
-	case errors.Is(res.err, paged.ErrFull), errors.Is(res.err, paged.ErrNever):
+	case errors.Is(res.err, paged.ErrFull):
+		t.blocked = s.r.frees + 1
+	case errors.Is(res.err, paged.ErrNever):
 		s.fail(t, fmt.Errorf("%w: %w", ErrCapacity, res.err))
 	case res.err != nil:
 		s.fail(t, res.err)
@@ -276,7 +278,7 @@ func (s *scheduler) computed(t *task, res ran) {
 	case t.req.Mode == front.Export:
 		s.exported(t, res.token)
 	default:
-		t.phase, t.left = decode, 0
+		t.phase, t.left, t.blocked = decode, 0, 0
 		s.emit(t, res.token, false)
 	}
 }

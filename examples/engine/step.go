@@ -24,10 +24,12 @@ type step struct {
 	Stop    bool       `json:",omitempty"`
 }
 
-// startOp takes memory for a prompt.
+// startOp takes memory for a prompt, and for Room tokens behind it, so that a request
+// that was let in can be finished.
 type startOp struct {
 	ID     reqID
 	Tokens []int32
+	Room   int32
 }
 
 // exportOp pins a request's state under a label and takes it out of the batch.
@@ -66,6 +68,9 @@ func decodeStep(b []byte) (step, error) {
 	for _, o := range s.Start {
 		if len(o.Tokens) < 1 || len(o.Tokens) > maxStepToken {
 			return step{}, fmt.Errorf("%w: prompt of %d tokens", ErrDiverged, len(o.Tokens))
+		}
+		if o.Room < 0 || o.Room > maxStepToken {
+			return step{}, fmt.Errorf("%w: room for %d tokens", ErrDiverged, o.Room)
 		}
 	}
 	for _, o := range s.Export {

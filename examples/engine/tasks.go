@@ -128,15 +128,13 @@ func (s *scheduler) plan() {
 	}
 	slices.Sort(s.st.Unpin)
 	starting, chunk := false, false
+	var stalled *task
 	for _, t := range s.tasks {
 		switch t.phase {
 		case queued:
 			// The first in the queue goes first: nobody overtakes it while it waits.
-			if !starting && (t.blocked == 0 || t.blocked != s.r.frees+1 || len(s.st.End)+len(s.st.Unpin) > 0 || s.st.Through > 0) {
-				s.lastID++
-				t.id = s.lastID
-				s.st.Start = append(s.st.Start, startOp{ID: t.id, Tokens: t.req.Tokens})
-				s.starts = append(s.starts, t)
+			if !starting && s.mayFit(t) {
+				s.start(t)
 			}
 			starting = true
 		case prefill:
@@ -146,10 +144,34 @@ func (s *scheduler) plan() {
 			}
 			chunk = true
 		case decode:
-			s.st.Run = append(s.st.Run, runOp{ID: t.id, Token: t.next})
-			s.running = append(s.running, t)
+			if stalled = t; s.mayFit(t) {
+				s.st.Run = append(s.st.Run, runOp{ID: t.id, Token: t.next})
+				s.running = append(s.running, t)
+			}
 		}
 	}
+	// Imports take a block when they reach it. When all that hold memory wait for more,
+	// and nothing else will give any back, the newest makes room for the others.
+	if len(s.st.Run) == 0 && stalled != nil && s.st.empty() && len(s.r.exports)+len(s.r.imports)+len(s.ready) == 0 {
+		s.fail(stalled, fmt.Errorf("%w: every request waits for a block", ErrCapacity))
+	}
+}
+
+// mayFit says whether a task that was refused memory may get it in this step.
+func (s *scheduler) mayFit(t *task) bool {
+	return t.blocked != s.r.frees+1 || len(s.st.End)+len(s.st.Unpin) > 0 || s.st.Through > 0
+}
+
+// start asks for memory for a prompt, and for its answer if that is computed here.
+func (s *scheduler) start(t *task) {
+	s.lastID++
+	t.id = s.lastID
+	op := startOp{ID: t.id, Tokens: t.req.Tokens}
+	if t.req.Mode == front.Full {
+		op.Room = t.req.MaxNew - 1 // the last token is not computed
+	}
+	s.st.Start = append(s.st.Start, op)
+	s.starts = append(s.starts, t)
 }
 
 // admitted is called within a step, when an import became a request.

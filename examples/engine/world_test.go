@@ -26,7 +26,9 @@ type world struct {
 	groups map[string]*group
 	nextID uint64
 	errs   []error
-	hold   bool // keep admits back
+	hold   bool // keep admits back until want imports are reserved
+	want   int
+	held   []*pull
 	fail   bool // drop imports instead of admitting them
 	bytes  int64
 }
@@ -221,9 +223,30 @@ func (w *world) granted(s *session, m handoff.Reserved) {
 		w.decide(g, handoff.Decision{Kind: handoff.Drop, Of: p.n})
 		w.decide(g, handoff.Decision{Kind: handoff.ReleaseQuarantine, Of: p.n})
 		lead.push(handoff.Failed{Label: p.imp.Label, Err: handoff.ErrTransfer, SourceSafe: true})
-	case !w.hold:
+	case w.hold:
+		w.held = append(w.held, p)
+		w.admitHeld(g)
+	default:
 		w.admit(g, p)
 	}
+}
+
+// admitWhen admits what is held back once n imports are reserved.
+func (w *world) admitWhen(name string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.want = n
+	w.admitHeld(w.groups[name])
+}
+
+func (w *world) admitHeld(g *group) {
+	if w.want == 0 || len(w.held) < w.want {
+		return
+	}
+	for _, p := range w.held {
+		w.admit(g, p)
+	}
+	w.held = nil
 }
 
 func (w *world) admit(g *group, p *pull) {
