@@ -1,0 +1,117 @@
+package direct
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/batonkv/baton/transfer"
+)
+
+// MaxRegions bounds RegionID and the buffers of one rank.
+const MaxRegions = 4096
+
+// mapping is one buffer in this process. Its pages live as long as the mapping,
+// whatever becomes of the process that made them.
+type mapping struct {
+	transfer.Mapped
+	pages []byte // what to unmap; nil for Local memory
+}
+
+func (m *mapping) unmap() error {
+	if m.pages == nil {
+		return nil
+	}
+	p := m.pages
+	m.pages, m.Mapped = nil, transfer.Mapped{}
+	if err := unix.Munmap(p); err != nil {
+		return fmt.Errorf("%w: munmap: %w", transfer.ErrMemory, err)
+	}
+	return nil
+}
+
+// attach maps m and closes its descriptor, also when it fails: the mapping keeps the
+// memory. write asks for more than reading.
+func attach(id transfer.RegionID, m transfer.Memory, write bool) (mapping, error) {
+	if m.Kind == transfer.Memfd {
+		defer unix.Close(m.FD)
+	}
+	got, err := attachOpen(id, m, write)
+	if err != nil {
+		return mapping{}, fmt.Errorf("%w: region %d: %w", transfer.ErrMemory, id, err)
+	}
+	return got, nil
+}
+
+func attachOpen(id transfer.RegionID, m transfer.Memory, write bool) (mapping, error) {
+	if id >= MaxRegions {
+		return mapping{}, fmt.Errorf("number too large: a rank has buffers 0 to %d", MaxRegions-1)
+	}
+	if m.Len <= 0 || m.Off < 0 || m.Off > maxFile-m.Len {
+		return mapping{}, fmt.Errorf("offset %d and length %d: want an offset from 0 and at least one byte", m.Off, m.Len)
+	}
+	switch m.Kind {
+	case transfer.Local:
+		if m.Addr == 0 || m.Addr > 1<<63 {
+			return mapping{}, fmt.Errorf("address %#x: want one of this process", m.Addr)
+		}
+		return mapping{Mapped: transfer.Mapped{Addr: m.Addr + uint64(m.Off), Len: m.Len}}, nil
+	case transfer.Memfd:
+		return mapFile(m, write)
+	}
+	return mapping{}, fmt.Errorf("memory of kind %d: want a memfd or local memory", m.Kind)
+}
+
+// maxFile keeps sums of offset, length and a page far from overflow.
+const maxFile = 1 << 56
+
+func mapFile(m transfer.Memory, write bool) (mapping, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(m.FD, &st); err != nil {
+		return mapping{}, fmt.Errorf("descriptor %d: fstat: %w", m.FD, err)
+	}
+	seals, err := unix.FcntlInt(uintptr(m.FD), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return mapping{}, fmt.Errorf("descriptor %d cannot be sealed (%w): attach a memfd made with MFD_ALLOW_SEALING", m.FD, err)
+	}
+	// Without the seal whoever holds the file could shorten it under a copy, which
+	// ends this process with SIGBUS. The size is checked after the seal.
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return mapping{}, fmt.Errorf("the memfd may still shrink (seals %#x): add F_SEAL_SHRINK with fcntl(F_ADD_SEALS) first", seals)
+	}
+	if err := unix.Fstat(m.FD, &st); err != nil {
+		return mapping{}, fmt.Errorf("descriptor %d: fstat: %w", m.FD, err)
+	}
+	if m.Off+m.Len > st.Size {
+		return mapping{}, fmt.Errorf("the file has %d bytes and the buffer ends at %d: grow the memfd before it is attached, or correct offset and length", st.Size, m.Off+m.Len)
+	}
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+	}
+	// A memfd of huge pages maps at multiples of its own page, which is its block size.
+	page := max(int64(os.Getpagesize()), st.Blksize)
+	from := m.Off / page * page
+	span := (m.Off + m.Len - from + page - 1) / page * page
+	pages, err := unix.Mmap(m.FD, from, int(span), prot, unix.MAP_SHARED)
+	if err != nil {
+		how := "for reading"
+		if write {
+			how = "for writing (a read-only descriptor or F_SEAL_WRITE forbids it)"
+		}
+		return mapping{}, fmt.Errorf("map %d bytes at %d %s: %w", span, from, how, err)
+	}
+	addr := uint64(uintptr(unsafe.Pointer(&pages[0]))) + uint64(m.Off-from)
+	return mapping{Mapped: transfer.Mapped{Addr: addr, Len: m.Len}, pages: pages}, nil
+}
+
+// CloseAll closes the descriptors of regions that nobody took.
+func CloseAll(regions map[transfer.RegionID]transfer.Memory) {
+	for _, m := range regions {
+		if m.Kind == transfer.Memfd {
+			unix.Close(m.FD)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/lower"
+)
+
+// link implements transfer.Link.
+type link struct {
+	b    *Backend
+	peer transfer.PeerID
+	bufs transfer.Buffers // read-only
+	maps []mapping
+
+	// Under b.mu.
+	open int // tickets
+	gone bool
+
+	mu     sync.Mutex
+	fitted *lower.Template // under mu: the last template that the copier fits
+}
+
+// nests are recycled: a job of scattered blocks has thousands.
+var nests = sync.Pool{New: func() any { return new([]lower.Nest) }}
+
+// Pull implements transfer.Link. Lowering happens here, on the caller's goroutine.
+func (l *link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transfer.Ticket, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, l.b.fail("pull", l.peer, err)
+	}
+	if err := l.fits(t); err != nil {
+		return nil, l.b.fail("pull", l.peer, err)
+	}
+	ns := nests.Get().(*[]lower.Nest)
+	var err error
+	if *ns, err = t.Nests((*ns)[:0], j); err != nil {
+		nests.Put(ns)
+		return nil, l.b.fail("pull", l.peer, err)
+	}
+	k, err := l.submit(ns)
+	if err != nil {
+		nests.Put(ns)
+		return nil, l.b.fail("pull", l.peer, err)
+	}
+	return k, nil
+}
+
+// fits asks the copier once per template and link.
+func (l *link) fits(t *lower.Template) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fitted == t {
+		return nil
+	}
+	for _, n := range t.Sample(nil) {
+		if err := l.b.copier.Fits(n); err != nil {
+			return err
+		}
+	}
+	l.fitted = t
+	return nil
+}
+
+// submit books the ticket and its regions, and queues it.
+func (l *link) submit(ns *[]lower.Nest) (*ticket, error) {
+	b := l.b
+	k := &ticket{l: l, ns: ns, done: make(chan struct{})}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed || l.gone:
+		return nil, transfer.ErrClosed
+	case b.open == cap(b.queue):
+		return nil, fmt.Errorf("%w: %d: wait for one of them", transfer.ErrFull, b.open)
+	}
+	for i := range *ns {
+		id := transfer.RegionID((*ns)[i].Dst)
+		if i > 0 && (*ns)[i].Dst == (*ns)[i-1].Dst {
+			continue
+		}
+		if r := b.regions[id]; r != nil { // the copier refuses what is not registered
+			r.refs++
+			k.regions = append(k.regions, r)
+		}
+	}
+	k.dst = b.bufs
+	b.open++
+	l.open++
+	b.queue <- k
+	return k, nil
+}
+
+// Close implements transfer.Link.
+func (l *link) Close() error {
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	if l.gone || l.b.released {
+		return nil
+	}
+	if l.open > 0 {
+		return l.b.fail("close", l.peer, fmt.Errorf("%w: %d tickets", transfer.ErrBusy, l.open))
+	}
+	l.gone = true
+	delete(l.b.links, l)
+	return l.unmap()
+}
+
+func (l *link) unmap() error {
+	var errs []error
+	for i := range l.maps {
+		errs = append(errs, l.maps[i].unmap())
+	}
+	return errors.Join(errs...)
+}
+
+// work is one worker; it ends when Close closes the queue.
+func (b *Backend) work() {
+	for k := range b.queue {
+		select {
+		case <-b.drain:
+			k.settle(0, fmt.Errorf("%w: before the copy began", transfer.ErrClosed))
+			continue
+		default:
+		}
+		n, err := b.copier.Copy(k.ctx, *k.ns, k.l.bufs, k.dst)
+		k.settle(n, err)
+	}
+}
+
+// ticket implements transfer.Ticket.
+type ticket struct {
+	l       *link
+	ns      *[]lower.Nest
+	dst     transfer.Buffers
+	regions []*region
+	ctx     context.Context // the pull's own, ended by Cancel alone
+	cancel  context.CancelFunc
+
+	done  chan struct{}
+	bytes int64 // valid once done is closed
+	err   error // valid once done is closed
+}
+
+func (k *ticket) Done() <-chan struct{} { return k.done }
+func (k *ticket) Cancel()               { k.cancel() }
+
+func (k *ticket) Err() error {
+	select {
+	case <-k.done:
+		return k.err
+	default:
+		return nil
+	}
+}
+
+func (k *ticket) Bytes() int64 {
+	select {
+	case <-k.done:
+		return k.bytes
+	default:
+		return 0
+	}
+}
+
+// settle returns what the ticket held before it closes done: whoever sees Done may
+// close the link and the regions.
+func (k *ticket) settle(n int64, err error) {
+	k.cancel()
+	nests.Put(k.ns)
+	b := k.l.b
+	if err != nil {
+		err = b.fail("pull", k.l.peer, err)
+	}
+	b.mu.Lock()
+	for _, r := range k.regions {
+		r.refs--
+	}
+	k.l.open--
+	b.open--
+	if b.open == 0 {
+		b.idle.Broadcast()
+	}
+	b.mu.Unlock()
+	k.bytes, k.err = n, err
+	close(k.done)
+}
