@@ -94,3 +94,9 @@ func (r *Rank) Files() []int {
 	}
 	return fds
 }
+
+// Bytes is the size of the rank's shard of the paged cache and of its per-request state.
+func (r *Rank) Bytes() (kv, state int64) {
+	kv, conv, ssm := r.cfg.Model.Bytes(r.model.Part(), r.cfg.sizes())
+	return kv, conv + ssm
+}

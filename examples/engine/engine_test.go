@@ -431,3 +431,73 @@ func TestMemoryIsTheShard(t *testing.T) {
 		_ = r.Close()
 	}
 }
+
+// TestSidecarLost: hand-offs fail with the reason, whole requests go on.
+func TestSidecarLost(t *testing.T) {
+	for _, rank := range []int{0, 1} {
+		m := model.Hybrid(1)
+		w := newWorld(t)
+		r := launch(t, w, config(m, "g", 2))[0]
+		waiting, err := r.Submit(t.Context(), front.Request{MaxNew: 1, Mode: front.Adopt, Label: "never"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		s := w.groups["g"].sessions[rank]
+		s.err = errors.New("it went away")
+		w.mu.Unlock()
+		if ev := <-waiting; !errors.Is(ev.Err, engine.ErrSidecar) {
+			t.Errorf("rank %d: adopt: %+v", rank, ev)
+		}
+		if _, _, err := ask(t, r, front.Request{Tokens: prompt(5, 0, 0), MaxNew: 1, Mode: front.Export, Label: "a"}); !errors.Is(err, engine.ErrSidecar) {
+			t.Errorf("rank %d: export: %v", rank, err)
+		}
+		got, _, err := ask(t, r, front.Request{Tokens: prompt(5, 0, 0), MaxNew: 4, Mode: front.Full})
+		if want := reference(t, config(m, "x", 1), prompt(5, 0, 0), 4); err != nil || !slices.Equal(got, want) {
+			t.Errorf("rank %d: full: %v %v", rank, got, err)
+		}
+	}
+}
+
+// TestFinishedAtPrefill completes without a decode step.
+func TestFinishedAtPrefill(t *testing.T) {
+	m := model.Attention(1)
+	w := newWorld(t)
+	src := launch(t, w, config(m, "prefill", 1))[0]
+	dst := launch(t, w, config(m, "decode", 1))[0]
+	tokens := prompt(32, 0, 1)
+	_, res, err := ask(t, src, front.Request{Tokens: tokens, MaxNew: 1, Mode: front.Export, Label: "a"})
+	if err != nil || !res.Manifest.Resume.Finished {
+		t.Fatalf("%+v %v", res, err)
+	}
+	got, _, err := ask(t, dst, front.Request{Tokens: tokens, MaxNew: 9, Mode: front.Import, Label: "a", Manifest: res.Manifest})
+	if want := reference(t, config(m, "x", 1), tokens, 1); err != nil || !slices.Equal(got, want) {
+		t.Fatalf("%v %v", got, err)
+	}
+}
+
+// TestExportAborted: the caller leaves while its prompt is computed or pinned; the
+// memory comes back.
+func TestExportAborted(t *testing.T) {
+	w := newWorld(t)
+	c := config(model.Hybrid(1), "g", 2)
+	c.Slots = 2
+	r := launch(t, w, c)[0]
+	for i := range 8 {
+		ctx, cancel := context.WithCancel(t.Context())
+		events, err := r.Submit(ctx, front.Request{Tokens: prompt(200, 0, i), MaxNew: 4, Mode: front.Export, Label: fmt.Sprint(i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		ev := <-events
+		if ev.Result != nil { // exported before the caller left: it gives the hand-off up
+			w.mu.Lock()
+			w.free(w.groups["g"], fmt.Sprint(i))
+			w.mu.Unlock()
+		}
+	}
+	if _, _, err := ask(t, r, front.Request{Tokens: prompt(300, 0, 1), MaxNew: 2, Mode: front.Full}); err != nil {
+		t.Fatal(err)
+	}
+}

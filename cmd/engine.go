@@ -1,0 +1,161 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonkv/baton/examples/engine"
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/tp"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/sidecar/engine/client"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// engineFlags are the flags of `baton engine`.
+type engineFlags struct {
+	group, instance, runDir, rendezvous, front, model, corrupt string
+	rank, tp                                                   int
+	blocks, slots, blockTokens                                 int32
+	seed                                                       uint64
+	poison, convBF16                                           bool
+}
+
+// engineReady is the line on descriptor 3.
+type engineReady struct {
+	PID     int    `json:"pid"`
+	Front   string `json:"front"`    // rank 0 alone
+	KVBytes int64  `json:"kv_bytes"` // of this rank's shard of the paged cache
+	State   int64  `json:"state_bytes"`
+}
+
+func newEngineCmd() *cobra.Command {
+	var f engineFlags
+	cmd := &cobra.Command{
+		Use:   "engine --group NAME --instance HEX --run-dir DIR",
+		Short: "Run one rank of the reference engine",
+		Long: `Run one rank of the reference engine beside its sidecar. Ranks of a group meet in
+--rendezvous; rank 0 takes requests on --front. Without --run-dir it runs without a
+sidecar and serves whole requests only.`,
+		Hidden: true,
+		Args:   noArgs,
+		RunE:   func(cmd *cobra.Command, _ []string) error { return engineError(f.run(cmd.Context())) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.group, "group", "", "name of the group, as its sidecars have it")
+	fs.StringVar(&f.instance, "instance", "", "random `hex` number of this launch, equal on all ranks")
+	fs.IntVar(&f.rank, "rank", 0, "rank within the group")
+	fs.IntVar(&f.tp, "tp", 1, "ranks of the group")
+	fs.StringVar(&f.runDir, "run-dir", "", "run `directory` of this rank's sidecar")
+	fs.StringVar(&f.rendezvous, "rendezvous", "", "`directory` where the ranks of the group meet")
+	fs.StringVar(&f.front, "front", "", "unix `socket` on which rank 0 takes requests")
+	fs.StringVar(&f.model, "model", "hybrid", "hybrid or attention")
+	fs.Uint64Var(&f.seed, "seed", 1, "seed of the weights")
+	fs.Int32Var(&f.blocks, "blocks", 256, "blocks of the paged cache")
+	fs.Int32Var(&f.slots, "slots", 16, "slots of per-request state")
+	fs.Int32Var(&f.blockTokens, "block-tokens", 16, "tokens of a block")
+	fs.BoolVar(&f.poison, "poison", true, "fill memory with NaN when it is handed out")
+	fs.BoolVar(&f.convBF16, "conv-bf16", false, "keep convolution windows in bf16 instead of fp32")
+	fs.StringVar(&f.corrupt, "corrupt", "", "damage every import: kv, state, head-swap, one-block or position")
+	return cmd
+}
+
+// engineError tells mistakes in the call from what went wrong later.
+func engineError(err error) error {
+	if errors.Is(err, engine.ErrConfig) || errors.Is(err, model.ErrConfig) {
+		return &UsageError{Why: err.Error(), Hint: "baton engine --help lists the flags"}
+	}
+	return err
+}
+
+func (f *engineFlags) config() (engine.Config, error) {
+	m, err := model.ByName(f.model, f.seed)
+	if err != nil {
+		return engine.Config{}, err
+	}
+	n, err := strconv.ParseUint(f.instance, 16, 64)
+	if err != nil {
+		return engine.Config{}, fmt.Errorf("%w: instance %q: want a hexadecimal number of at most 64 bits", engine.ErrConfig, f.instance)
+	}
+	if f.rank > 0 && f.front != "" {
+		return engine.Config{}, fmt.Errorf("%w: front: rank %d takes no requests, only rank 0 does", engine.ErrConfig, f.rank)
+	}
+	return engine.Config{Model: m, Group: f.group, Instance: handoff.Instance(n), Rank: f.rank, TP: f.tp,
+		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, ConvBF16: f.convBF16, Poison: f.poison,
+		Corrupt: engine.Corrupt(f.corrupt)}, nil
+}
+
+// run ends when ctx does, or with the parent.
+func (f *engineFlags) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if gone := lifeline.Watch(); gone != nil {
+		go func() { // ends with the parent or with ctx
+			select {
+			case <-gone:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	cfg, err := f.config()
+	if err != nil {
+		return err
+	}
+	r, err := engine.New(cfg)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	g, err := tp.Meet(ctx, tp.Join{Dir: f.rendezvous, Rank: cfg.Rank, Size: cfg.TP, Identity: cfg.Identity()})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	var s engine.Session
+	if f.runDir != "" {
+		c, err := client.Dial(ctx, client.Config{Dir: f.runDir, Attach: r.Attach(), Files: r.Files()})
+		if err != nil {
+			return fmt.Errorf("attach rank %d of %s to its sidecar in %s: %w", cfg.Rank, cfg.Group, f.runDir, err)
+		}
+		defer c.Close()
+		s = c
+	}
+	return f.serve(ctx, cancel, r, g, s)
+}
+
+// serve runs the rank and, on rank 0, the front beside it.
+func (f *engineFlags) serve(ctx context.Context, cancel context.CancelFunc, r *engine.Rank, g *tp.Group, s engine.Session) error {
+	var l net.Listener
+	if f.front != "" {
+		var err error
+		if l, err = tp.Listen(ctx, f.front); err != nil {
+			return fmt.Errorf("front: %w", err)
+		}
+		defer os.Remove(f.front)
+	}
+	kv, state := r.Bytes()
+	if err := lifeline.Ready(engineReady{PID: os.Getpid(), Front: f.front, KVBytes: kv, State: state}); err != nil {
+		return err
+	}
+	fronted := make(chan error, 1)
+	if l == nil {
+		fronted <- nil
+	} else {
+		go func() {
+			err := front.Serve(ctx, l, r)
+			cancel() // the rank does not go on without its front
+			fronted <- err
+		}()
+	}
+	err := r.Run(ctx, g, s)
+	cancel()
+	return errors.Join(err, <-fronted)
+}
