@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -66,10 +68,34 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	ask, cancel := g.bounded(ctx)
 	defer cancel()
 	if _, err := g.client.Get(ask, discovery.Root, clientv3.WithCountOnly()); err != nil {
-		err = g.down("connect", err)
+		err = g.down("connect", why(err, cfg.dial(ctx)))
 		return nil, errors.Join(err, g.client.Close())
 	}
 	return g, nil
+}
+
+// dialWithin bounds the dial that finds out why etcd does not answer.
+const dialWithin = 500 * time.Millisecond
+
+// dial says why the first endpoint cannot be dialled, nil when it can: etcd's client
+// reports a missed deadline, and not what it met.
+func (c Config) dial(ctx context.Context) error {
+	u, err := url.Parse(c.Endpoints[0])
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{Timeout: dialWithin}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func why(err, met error) error {
+	if met == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, met)
 }
 
 // bounded is ctx with the dial timeout on top.

@@ -14,6 +14,9 @@ import (
 	"github.com/batonkv/baton/discovery"
 )
 
+// lookAgain is the pause between two looks at a key whose watch broke.
+const lookAgain = time.Second
+
 // Register implements discovery.Registry.
 func (g *Registry) Register(ctx context.Context, r discovery.Record) (discovery.Registration, error) {
 	value, err := discovery.EncodeRecord(r)
@@ -134,43 +137,49 @@ func (r *registration) awaitChange(ctx context.Context, rev int64) error {
 	return r.registry.down("wait for "+r.key, context.Cause(ctx))
 }
 
-// run keeps the lease and looks after the key until the record is no more ours.
+// run keeps the lease and looks after the key until the record is no more ours. The
+// two have a goroutine each: a watch that etcd does not answer must not hide that the
+// lease has run out.
 func (r *registration) run(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse, rev int64) {
 	defer close(r.done)
-	defer close(r.lost)
-	defer r.end()
-	watch := r.watch(ctx, rev)
-	var retry <-chan time.Time
-	for {
-		select {
-		case _, ok := <-alive:
-			if !ok {
-				return
-			}
-		case resp, ok := <-watch:
-			if ok && resp.Err() == nil {
-				if !r.oursAfter(resp.Events) {
-					return
-				}
-				continue
-			}
-			watch, retry = nil, time.After(time.Second)
-		case <-retry:
-			kept, at, err := r.ours(ctx)
-			if err != nil {
-				retry = time.After(time.Second)
-				continue
-			}
-			if !kept {
-				return
-			}
-			watch, retry = r.watch(ctx, at), nil
+	var both sync.WaitGroup
+	defer both.Wait()
+	both.Go(func() {
+		defer r.end()
+		for range alive {
 		}
-	}
+	})
+	both.Go(func() {
+		defer r.end()
+		r.followKey(ctx, rev)
+	})
+	<-ctx.Done()
+	close(r.lost)
 }
 
-func (r *registration) watch(ctx context.Context, rev int64) clientv3.WatchChan {
-	return r.registry.client.Watch(ctx, r.key, clientv3.WithRev(rev+1))
+// followKey returns when the key is no more ours, or ctx ends.
+func (r *registration) followKey(ctx context.Context, rev int64) {
+	for ctx.Err() == nil {
+		for resp := range r.registry.client.Watch(ctx, r.key, clientv3.WithRev(rev+1)) {
+			if resp.Err() != nil {
+				break
+			}
+			if !r.oursAfter(resp.Events) {
+				return
+			}
+		}
+		kept, at, err := r.ours(ctx)
+		if err == nil && !kept {
+			return
+		}
+		if err == nil {
+			rev = at
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookAgain):
+		}
+	}
 }
 
 func (r *registration) oursAfter(events []*clientv3.Event) bool {
