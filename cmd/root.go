@@ -91,6 +91,9 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	group(root)
 	root.AddCommand(
+		newCertsCmd(),
+		newEngineCmd(),
+		newPlanCmd(),
 		newVersionCmd(),
 	)
 	return root

@@ -19,6 +19,8 @@ func TestExecute(t *testing.T) {
 		{"version", 0, "baton ", nil},
 		{"--help", 0, "Usage:", nil},
 		{"completion bash", 0, "bash completion", nil},
+		{"certs", 0, "Usage:", nil},
+		{"certs leef", 2, "", []string{`unknown command "leef" for "baton certs": did you mean "leaf"?`}},
 		{"verison", 2, "", []string{`baton: unknown command "verison" for "baton": did you mean "version"?`, "hint: "}},
 		{"zzzzzzzzz", 2, "", []string{`unknown command "zzzzzzzzz"`}},
 		{"version --log-levle info", 2, "", []string{`unknown flag --log-levle for "baton version": did you mean "--log-level"?`}},
