@@ -11,7 +11,10 @@ import (
 )
 
 // MaxTokens bounds a request: what is lowered is held in memory.
-const MaxTokens = 1 << 22
+const MaxTokens = 1 << 20
+
+// maxPieces bounds blocks times boxes of one pair, for the same reason.
+const maxPieces = 1 << 20
 
 // maxPairs bounds how many pairs are lowered; beyond, nobody reads the table.
 const maxPairs = 1 << 14
@@ -146,6 +149,10 @@ func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.
 		v.States[part.State].Bytes += part.Box.Area() * int64(st.Elems) * part.To.DType.Size() * rows
 		row.Converts = row.Converts || part.From.DType != part.To.DType
 		row.Boxes = append(row.Boxes, Box{st.Name, [2]int32{part.Box.Layers.Lo, part.Box.Layers.Hi}, [2]int32{part.Box.Units.Lo, part.Box.Units.Hi}})
+	}
+	if n := int64(v.Tokens/min(srcRows, dstRows)) * int64(len(row.Boxes)); n > maxPieces {
+		return row, buf, fmt.Errorf("%w: rank %d to %d has %d pieces, at most %d are lowered: take fewer tokens or larger blocks",
+			ErrInput, r.Src, r.Dst, n, maxPieces)
 	}
 	for _, scattered := range []bool{false, true} {
 		j := lower.ScatteredJob(t, (v.Tokens+srcRows-1)/srcRows, srcRows, dstRows, !scattered)

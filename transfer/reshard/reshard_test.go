@@ -198,6 +198,32 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// FuzzNew: whatever is stated, a plan comes out that covers, or a named refusal.
+func FuzzNew(f *testing.F) {
+	f.Add([]byte{2, 8, 0, 0, 2, 0, 8, 1, 0, 2, 0, 8}, uint8(1))
+	f.Add([]byte{4, 6, 0, 0, 4, 0, 3, 1, 0, 4, 3, 6, 0, 0, 2, 0, 6, 1, 2, 4, 0, 6}, uint8(2))
+	f.Fuzz(func(t *testing.T, b []byte, nsrc uint8) {
+		if len(b) < 2 {
+			return
+		}
+		m := layout.Model{States: []layout.State{{Name: "a.x", Paging: layout.PerBlock, Layers: int32(b[0]), Units: int32(b[1]), Elems: 1}}}
+		var all []layout.Shard
+		for b = b[2:]; len(b) >= 5 && len(all) < 64; b = b[5:] {
+			s := layout.Shard{Rank: layout.Rank(int8(b[0])), Rows: 1, Items: 1, DType: layout.U8,
+				Box: layout.Box{Layers: layout.Span{Lo: int32(int8(b[1])), Hi: int32(b[2])}, Units: layout.Span{Lo: int32(int8(b[3])), Hi: int32(b[4])}}}
+			s.View = layout.View{Unit: 1, Layer: 256, Elem: 1}
+			all = append(all, s)
+		}
+		n := min(int(nsrc), len(all))
+		_, err := reshard.New(m, all[:n], all[n:])
+		if err == nil {
+			replay(t, m, all[:n], all[n:])
+		} else if !errors.Is(err, layout.ErrGeometry) && !errors.Is(err, reshard.ErrUncovered) {
+			t.Fatal(err)
+		}
+	})
+}
+
 func BenchmarkNew(b *testing.B) {
 	for _, c := range []struct {
 		name     string
