@@ -148,6 +148,9 @@ func TestAdoptBothOrders(t *testing.T) {
 func TestFull(t *testing.T) {
 	for _, m := range []model.Config{model.Hybrid(3), model.Attention(3)} {
 		for _, size := range []int{1, 4} {
+			if testing.Short() && size == 1 {
+				continue
+			}
 			r := launch(t, nil, config(m, "g", size))[0]
 			// More than fits at once: they queue, and all are right.
 			var events []<-chan front.Event

@@ -52,6 +52,8 @@ func (r *Run) attention(l *layer, u int, seq Seq, norm, out []float32, pos, t in
 }
 
 // attend is softmax(q·K/√d)·V over rows 0…pos.
+//
+//go:norace
 func (r *Run) attend(layer, head int, blocks []int32, pos int, q, y []float32) {
 	scale := float32(1 / math.Sqrt(float64(len(q))))
 	top := float32(math.Inf(-1))
