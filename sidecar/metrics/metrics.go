@@ -1,0 +1,139 @@
+// Package metrics counts what a sidecar does and serves it to Prometheus. It has a
+// registry of its own and no globals; nothing inside Baton reads a metric.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Outcome is how a hand-off ended.
+type Outcome string
+
+const (
+	Admitted  Outcome = "admitted"  // the request went on in the destination
+	Aborted   Outcome = "aborted"   // somebody asked for its end
+	Failed    Outcome = "failed"    // a pull, a check or an engine failed
+	Withdrawn Outcome = "withdrawn" // the importer gave up and the source waits for another
+	Expired   Outcome = "expired"   // the source's lease ended first
+)
+
+// Phase is a part of a hand-off whose duration is measured, at the destination.
+type Phase string
+
+const (
+	Reserve Phase = "reserve" // Open to the last Reserved
+	Move    Phase = "move"    // first Pull to the last ticket done
+	Check   Phase = "check"   // ticket done to the last Check answered
+	Done    Phase = "done"    // Done asked to Done answered
+)
+
+// Reason is why a message was dropped.
+type Reason string
+
+const (
+	Stale     Reason = "stale"     // of an old incarnation, roster or attempt
+	Unmatched Reason = "unmatched" // answers no open question
+	Malformed Reason = "malformed" // does not decode
+	Full      Reason = "full"      // a queue was at its bound
+)
+
+// Queue names a bounded queue.
+type Queue string
+
+const (
+	Imports      Queue = "imports"    // waiting for blocks, slots or a prefix
+	EngineOut    Queue = "engine_out" // to the engine's stream
+	PeerOut      Queue = "peer_out"   // to the peers' streams
+	Quarantined  Queue = "quarantine" // memory that a transfer may still write
+	LoopInbox    Queue = "loop_inbox" // events that the loop has not stepped
+	EventsUnsent Queue = "events_unsent"
+)
+
+// SessionKind is the other end of a session.
+type SessionKind string
+
+const (
+	EngineSession SessionKind = "engine"
+	PeerSession   SessionKind = "peer"
+)
+
+// Metrics is one sidecar's. Its methods are safe for concurrent use.
+type Metrics struct {
+	registry *prometheus.Registry
+
+	handoffs *prometheus.CounterVec
+	bytes    *prometheus.CounterVec
+	phases   *prometheus.HistogramVec
+	dropped  *prometheus.CounterVec
+	sessions *prometheus.GaugeVec
+	depths   *prometheus.GaugeVec
+}
+
+// New makes metrics that carry the names of the sidecar as labels.
+func New(cluster, pool, group, rank string) *Metrics {
+	registry := prometheus.NewRegistry()
+	names := prometheus.Labels{"cluster": cluster, "pool": pool, "group": group, "rank": rank}
+	labelled := prometheus.WrapRegistererWith(names, registry)
+	m := &Metrics{
+		registry: registry,
+		handoffs: counter("handoffs_total", "Hand-offs that ended, by outcome.", "outcome"),
+		bytes:    counter("moved_bytes_total", "Bytes moved into this rank's engine, by backend.", "backend"),
+		dropped:  counter("dropped_messages_total", "Messages that were dropped, by reason.", "reason"),
+		sessions: gauge("sessions", "Sessions that are open, by kind.", "kind"),
+		depths:   gauge("queue_depth", "Entries of a bounded queue.", "queue"),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "baton", Name: "phase_seconds", Help: "Duration of the phases of a hand-off.",
+			// 50 µs (a control hop) to 26 s (a long pull over TCP).
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 20),
+		}, []string{"phase"}),
+	}
+	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.depths)
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	for _, o := range []Outcome{Admitted, Aborted, Failed, Withdrawn, Expired} {
+		m.handoffs.WithLabelValues(string(o)) // a rate needs the series before its first event
+	}
+	return m
+}
+
+func counter(name, help, label string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "baton", Name: name, Help: help}, []string{label})
+}
+
+func gauge(name, help, label string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "baton", Name: name, Help: help}, []string{label})
+}
+
+// Handoff counts a hand-off that ended.
+func (m *Metrics) Handoff(o Outcome) { m.handoffs.WithLabelValues(string(o)).Inc() }
+
+// Moved counts n bytes that a backend ("shm", "tcp") brought.
+func (m *Metrics) Moved(backend string, n int64) { m.bytes.WithLabelValues(backend).Add(float64(n)) }
+
+// Took notes the duration of a phase.
+func (m *Metrics) Took(p Phase, d time.Duration) {
+	m.phases.WithLabelValues(string(p)).Observe(d.Seconds())
+}
+
+// Dropped counts a message that was dropped.
+func (m *Metrics) Dropped(r Reason) { m.dropped.WithLabelValues(string(r)).Inc() }
+
+// Sessions sets how many sessions are open.
+func (m *Metrics) Sessions(k SessionKind, n int) {
+	m.sessions.WithLabelValues(string(k)).Set(float64(n))
+}
+
+// Depth sets the entries of a queue.
+func (m *Metrics) Depth(q Queue, n int) { m.depths.WithLabelValues(string(q)).Set(float64(n)) }
+
+// EventsDropped shows a publisher's own count of dropped events; at most once.
+func (m *Metrics) EventsDropped(count func() uint64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Namespace: "baton", Name: "events_dropped_total", Help: "Lifecycle events that were not published.",
+	}, func() float64 { return float64(count()) }))
+}

@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestServe(t *testing.T) {
+	m := New("c", "p", "g", "0")
+	m.Handoff(Admitted)
+	m.Moved("shm", 4096)
+	m.Took(Move, 3*time.Millisecond)
+	m.Dropped(Stale)
+	m.Sessions(PeerSession, 2)
+	m.Depth(Imports, 5)
+	m.EventsDropped(func() uint64 { return 7 })
+	var sick error
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := m.Serve(ctx, "127.0.0.1:0", func() error { return sick })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body := get(t, "http://"+s.Addr()+"/metrics")
+	const names = `cluster="c",group="g",`
+	for _, want := range []string{
+		`baton_handoffs_total{` + names + `outcome="admitted",pool="p",rank="0"} 1`,
+		`baton_handoffs_total{` + names + `outcome="failed",pool="p",rank="0"} 0`,
+		`baton_moved_bytes_total{backend="shm",` + names + `pool="p",rank="0"} 4096`,
+		`baton_phase_seconds_count{` + names + `phase="move",pool="p",rank="0"} 1`,
+		`baton_phase_seconds_bucket{` + names + `phase="move",pool="p",rank="0",le="0.0032"} 1`,
+		`baton_dropped_messages_total{` + names + `pool="p",rank="0",reason="stale"} 1`,
+		`baton_sessions{` + names + `kind="peer",pool="p",rank="0"} 2`,
+		`baton_queue_depth{` + names + `pool="p",queue="imports",rank="0"} 5`,
+		`baton_events_dropped_total 7`,
+		`process_resident_memory_bytes`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("lacks %s", want)
+		}
+	}
+	if code, body := get(t, "http://"+s.Addr()+"/healthz"); code != 200 || body != "ok\n" {
+		t.Errorf("%d %q", code, body)
+	}
+	sick = errors.New("registration lost")
+	if code, body := get(t, "http://"+s.Addr()+"/healthz"); code != 503 || !strings.Contains(body, "registration lost") {
+		t.Errorf("%d %q", code, body)
+	}
+	if _, err := m.Serve(ctx, s.Addr(), nil); !errors.Is(err, ErrListen) || !strings.Contains(err.Error(), s.Addr()) {
+		t.Errorf("a used port: %v", err)
+	}
+	cancel()
+	if err := s.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := http.Get("http://" + s.Addr() + "/healthz"); err == nil {
+		t.Error("answers after its context ended")
+	}
+}
