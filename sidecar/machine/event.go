@@ -175,7 +175,7 @@ type (
 	Refuse struct {
 		Peer handoff.Member
 		What string // type of the message
-		Why  string // few fixed words: a metric label
+		Why  Why
 	}
 )
 
@@ -223,3 +223,15 @@ type Notice struct {
 
 // Now is an instant of the driver's monotonic clock.
 type Now = time.Duration
+
+// Why says why a message was not acted on.
+type Why string
+
+const (
+	NotLeader Why = "this rank does not lead its group"
+	NotMember Why = "not from the leader, or not of the roster"
+	Importer  Why = "the importer is not the sender"
+	Unmatched Why = "answers no open question"
+	Malformed Why = "contradicts itself or this group"
+	TooMany   Why = "too many wait"
+)

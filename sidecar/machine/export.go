@@ -110,7 +110,7 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 		err = s.Pinned(msg.Pin)
 	}
 	if err != nil {
-		m.refuse(p, msg, "bad pin")
+		m.refuse(p, msg, Malformed)
 		m.toEngine(handoff.Failed{Label: msg.Label, Err: err})
 		return
 	}
@@ -264,13 +264,13 @@ func (m *Machine) betweenLeaders(p handoff.Member, msg handoff.PeerMessage) {
 	switch msg := msg.(type) {
 	case handoff.Open:
 		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
-			m.refuse(p, msg, "importer is not the sender")
+			m.refuse(p, msg, Importer)
 			return
 		}
 		m.open(p, msg)
 	case handoff.Done:
 		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
-			m.refuse(p, msg, "importer is not the sender")
+			m.refuse(p, msg, Importer)
 			return
 		}
 		m.doneAsked(p, msg)
@@ -298,7 +298,7 @@ func (m *Machine) open(p handoff.Member, o handoff.Open) {
 	case m.known(p, o.Importer.Instance) != nil:
 		m.answerOpen(m.lead.sources[o.ID], o)
 	case len(m.lead.opens[p]) >= m.cfg.MaxImports:
-		m.refuse(p, o, "too many opens")
+		m.refuse(p, o, TooMany)
 	default:
 		m.lead.opens[p] = append(m.lead.opens[p], o)
 	}

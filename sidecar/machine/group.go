@@ -58,19 +58,19 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 		m.geometry(p, msg)
 	case handoff.Open, handoff.Done, handoff.Withdraw, handoff.ReleaseManifest, handoff.Opened, handoff.DoneAck:
 		if !m.leads() {
-			m.refuse(p, msg, "not the leader")
+			m.refuse(p, msg, NotLeader)
 			return
 		}
 		m.betweenLeaders(p, msg)
 	case handoff.Roster, handoff.Leased, handoff.Unpin, handoff.Decision:
 		if !own || p.Rank != 0 {
-			m.refuse(p, msg, "not from the leader")
+			m.refuse(p, msg, NotMember)
 			return
 		}
 		m.fromLeader(msg)
 	default:
 		if !own || !m.leads() {
-			m.refuse(p, msg, "not of this group")
+			m.refuse(p, msg, NotMember)
 			return
 		}
 		m.fromRank(p, msg)
@@ -96,7 +96,7 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 		return
 	}
 	if m.lead.roster == nil || m.lead.joins[p.Rank].from != p {
-		m.refuse(p, msg, "not in the roster")
+		m.refuse(p, msg, NotMember)
 		return
 	}
 	switch msg := msg.(type) {
@@ -121,11 +121,11 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 func (m *Machine) join(p handoff.Member, j handoff.Join) {
 	a := j.Attach
 	if a.Group != m.cfg.Self.Group || a.Rank != p.Rank || a.Ranks < 1 || a.Ranks > maxRanks || int32(a.Rank) >= a.Ranks {
-		m.refuse(p, j, "rank does not match")
+		m.refuse(p, j, Malformed)
 		return
 	}
 	if err := a.Model.Layout.Check(a.Shards); err != nil {
-		m.refuse(p, j, "bad geometry")
+		m.refuse(p, j, Malformed)
 		return
 	}
 	if m.lead.roster != nil {
@@ -149,7 +149,7 @@ func (m *Machine) form() {
 			return
 		}
 		if modelDigest(j.attach.Model) != modelDigest(own.Model) {
-			m.refuse(j.from, handoff.Join{}, "another model")
+			m.refuse(j.from, handoff.Join{}, Malformed)
 			return
 		}
 		r.Members[rank] = j.from

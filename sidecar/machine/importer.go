@@ -172,7 +172,7 @@ func (m *Machine) importOf(id handoff.ID, a handoff.Attempt) *importing {
 func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 	i := m.importOf(o.ID, o.Attempt)
 	if i == nil || i.Source != p || i.State() != handoff.Opening {
-		m.refuse(p, o, "answers nothing")
+		m.refuse(p, o, Unmatched)
 		return
 	}
 	err := i.Answered(o, m.now)
@@ -285,7 +285,7 @@ func (m *Machine) consume(i *importing) {
 func (m *Machine) doneAnswered(p handoff.Member, a handoff.DoneAck) {
 	i := m.importOf(a.ID, a.Attempt)
 	if i == nil || i.Source != p || i.State() != handoff.Consuming {
-		m.refuse(p, a, "answers nothing")
+		m.refuse(p, a, Unmatched)
 		return
 	}
 	if err := i.Consumed(a); err != nil {

@@ -178,7 +178,7 @@ func (m *Machine) toEngine(msg handoff.ToEngine) {
 	}
 }
 
-func (m *Machine) refuse(from handoff.Member, msg handoff.PeerMessage, why string) {
+func (m *Machine) refuse(from handoff.Member, msg handoff.PeerMessage, why Why) {
 	m.do(Refuse{from, fmt.Sprintf("%T", msg)[len("handoff."):], why})
 }
 

@@ -177,7 +177,7 @@ func (m *Machine) link(p handoff.Member) bool {
 func (m *Machine) buffers(p handoff.Member, b handoff.Buffers) {
 	l := m.links[p]
 	if l == nil || l.dead || l.state != linkAsked {
-		m.refuse(p, b, "not asked")
+		m.refuse(p, b, Unmatched)
 		return
 	}
 	if b.Why != "" {

@@ -77,7 +77,7 @@ func (g *sourceGroup) template(pair uint32) (*lower.Template, error) {
 func (m *Machine) wantGeometry(p handoff.Member) {
 	switch {
 	case !m.leads():
-		m.refuse(p, handoff.WantGeometry{}, "not the leader")
+		m.refuse(p, handoff.WantGeometry{}, NotLeader)
 	case m.lead.roster != nil:
 		m.do(ToPeer{p, m.lead.roster.Geometry})
 	case len(m.lead.askers) < maxRanks && !slices.Contains(m.lead.askers, p):
@@ -96,7 +96,7 @@ func (m *Machine) wantBuffers(p handoff.Member) {
 // geometry takes another group's: from its leader, or passed on by this rank's own.
 func (m *Machine) geometry(p handoff.Member, g handoff.Geometry) {
 	if err := g.Model.Check(g.Shards); err != nil {
-		m.refuse(p, g, "bad geometry")
+		m.refuse(p, g, Malformed)
 		return
 	}
 	if p.Group == m.cfg.Self.Group && p.Rank == 0 {
@@ -110,7 +110,7 @@ func (m *Machine) geometry(p handoff.Member, g handoff.Geometry) {
 		m.answerWaiting(p)
 		return
 	}
-	m.refuse(p, g, "not asked")
+	m.refuse(p, g, Unmatched)
 }
 
 // reserved takes the engine's answer to a Reserve and starts to read for it.
@@ -249,7 +249,7 @@ func (m *Machine) checked(p handoff.Member, c handoff.Checked) {
 			return
 		}
 	}
-	m.refuse(p, c, "answers nothing")
+	m.refuse(p, c, Unmatched)
 }
 
 // report tells the leader what became of d, once per change.
