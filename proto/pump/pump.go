@@ -21,18 +21,20 @@ var (
 
 // Pump is a queue of messages for one stream. Make it with New.
 type Pump[M any] struct {
-	queue chan M
-	ended chan struct{}
+	queue  chan M
+	ended  chan struct{}
+	broken chan struct{}
+	ran    chan struct{}
 
 	mu    sync.Mutex // guards:
 	over  bool
-	flush bool
+	broke bool
 	cause error
 }
 
 // New makes a pump that holds at most bound messages.
 func New[M any](bound int) *Pump[M] {
-	return &Pump[M]{queue: make(chan M, bound), ended: make(chan struct{})}
+	return &Pump[M]{queue: make(chan M, bound), ended: make(chan struct{}), broken: make(chan struct{}), ran: make(chan struct{})}
 }
 
 // Send queues m and never blocks. After the end it is ErrClosed, with the cause if
@@ -52,7 +54,8 @@ func (p *Pump[M]) Send(m M) error {
 	default:
 	}
 	err := fmt.Errorf("%w: %d messages wait: the other side does not read", ErrFull, cap(p.queue))
-	p.end(err, false)
+	p.end(err)
+	p.cut()
 	return err
 }
 
@@ -61,26 +64,39 @@ func (p *Pump[M]) Send(m M) error {
 func (p *Pump[M]) Close(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end(cause, true)
+	p.end(cause)
 }
 
-// Break ends the pump and drops what is queued.
+// Break ends the pump and drops what is queued, also while a Close flushes.
 func (p *Pump[M]) Break(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end(cause, false)
+	p.end(cause)
+	p.cut()
 }
 
-func (p *Pump[M]) end(cause error, flush bool) {
+func (p *Pump[M]) end(cause error) {
 	if p.over {
 		return
 	}
-	p.over, p.flush, p.cause = true, flush, cause
+	p.over, p.cause = true, cause
 	close(p.ended)
+}
+
+func (p *Pump[M]) cut() {
+	if p.broke {
+		return
+	}
+	p.broke = true
+	close(p.broken)
 }
 
 // Ended is closed at the first Close, Break or overflow.
 func (p *Pump[M]) Ended() <-chan struct{} { return p.ended }
+
+// Broken is closed at the first Break or overflow. A writer may hang in a write to an
+// other side that does not read: the owner of the stream cuts it then.
+func (p *Pump[M]) Broken() <-chan struct{} { return p.broken }
 
 // Cause is why it ended; nil before, and for an ordinary end.
 func (p *Pump[M]) Cause() error {
@@ -90,9 +106,15 @@ func (p *Pump[M]) Cause() error {
 }
 
 // Run writes until the end, by one call of write per message, and returns the cause.
-// An error of write ends the pump.
+// An error of write ends the pump. It is called once.
 func (p *Pump[M]) Run(write func(M) error) error {
+	defer close(p.ran)
 	for {
+		select {
+		case <-p.ended:
+			return p.drain(write)
+		default:
+		}
 		select {
 		case <-p.ended:
 			return p.drain(write)
@@ -106,16 +128,30 @@ func (p *Pump[M]) Run(write func(M) error) error {
 }
 
 func (p *Pump[M]) drain(write func(M) error) error {
-	p.mu.Lock()
-	flush, cause := p.flush, p.cause
-	p.mu.Unlock()
-	for flush {
+	for {
+		select {
+		case <-p.broken:
+			return p.Cause()
+		default:
+		}
 		select {
 		case m := <-p.queue:
-			flush = write(m) == nil
+			if err := write(m); err != nil {
+				p.Break(err)
+			}
 		default:
-			return cause
+			return p.Cause()
 		}
 	}
-	return cause
+}
+
+// Wait waits until Run has returned or the pump is broken, and returns the cause. The
+// server's side of a stream is cut by returning from its call, so that goroutine waits
+// here while another one runs Run.
+func (p *Pump[M]) Wait() error {
+	select {
+	case <-p.ran:
+	case <-p.broken:
+	}
+	return p.Cause()
 }

@@ -78,3 +78,27 @@ func TestBreakDropsAndWriteErrorEnds(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// TestBreakReachesAWriterThatHangs: the write returns only once its stream was cut.
+func TestBreakReachesAWriterThatHangs(t *testing.T) {
+	p := New[int](1)
+	writing, cut := make(chan struct{}), make(chan struct{})
+	go func() {
+		_ = p.Run(func(int) error {
+			close(writing)
+			<-cut
+			return errors.New("stream cut")
+		})
+	}()
+	if err := p.Send(1); err != nil {
+		t.Fatal(err)
+	}
+	<-writing
+	p.Close(nil) // flushes, and hangs
+	p.Break(errCause)
+	<-p.Broken()
+	if err := p.Wait(); err != nil {
+		t.Fatalf("the first close was ordinary, got %v", err)
+	}
+	close(cut)
+}

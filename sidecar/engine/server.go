@@ -82,7 +82,7 @@ type Server struct {
 	grpc *grpc.Server
 	lock *os.File
 	fds  *fdServer
-	wg   sync.WaitGroup // readers of sessions, and the accept loop
+	wg   sync.WaitGroup // readers and writers of sessions, and the accept loop
 
 	mu       sync.Mutex // guards:
 	closing  bool
@@ -163,7 +163,8 @@ func (l checked) Accept() (net.Conn, error) {
 	}
 }
 
-// Session implements the service; its goroutine writes, another reads.
+// Session implements the service. Its own goroutine only waits: returning is what cuts
+// a stream.
 func (s *Server) Session(stream enginev1.Engine_SessionServer) error {
 	ses := &Session{srv: s, out: pump.New[*enginev1.ToEngine](s.opt.Queue)}
 	s.mu.Lock()
@@ -177,13 +178,9 @@ func (s *Server) Session(stream enginev1.Engine_SessionServer) error {
 	}
 	s.sessions[ses] = struct{}{}
 	s.wg.Go(func() { ses.read(stream) })
+	s.wg.Go(func() { ses.write(stream) })
 	s.mu.Unlock()
-	return errs.ToStatus(ses.out.Run(func(m *enginev1.ToEngine) error {
-		if err := stream.Send(m); err != nil {
-			return fmt.Errorf("%w: the engine's session broke: %w", handoff.ErrPeer, err)
-		}
-		return nil
-	}))
+	return errs.ToStatus(ses.out.Wait())
 }
 
 // ExpectFDs announces that n descriptors will come under key, at most one per buffer
@@ -251,6 +248,15 @@ func (s *Session) Send(m handoff.ToEngine) error {
 func (s *Session) Close(err error) error {
 	s.out.Close(err)
 	return nil
+}
+
+func (s *Session) write(stream enginev1.Engine_SessionServer) {
+	_ = s.out.Run(func(m *enginev1.ToEngine) error {
+		if err := stream.Send(m); err != nil {
+			return fmt.Errorf("%w: the engine's session broke: %w", handoff.ErrPeer, err)
+		}
+		return nil
+	})
 }
 
 // read is the session's reader. It returns once the stream is over and Closed was told.

@@ -83,8 +83,8 @@ func (s *Server) count(way string, m handoff.PeerMessage) {
 	s.mu.Unlock()
 }
 
-// enter admits a session and starts run, which owns it, or says why not.
-func (s *Server) enter(ses *Session, run func()) error {
+// enter admits a session and starts its goroutines, or says why not.
+func (s *Server) enter(ses *Session, runs ...func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -94,7 +94,9 @@ func (s *Server) enter(ses *Session, run func()) error {
 		return fmt.Errorf("%w: %d peer sessions are open", handoff.ErrBound, s.cfg.Limits.Sessions)
 	}
 	s.sessions[ses] = struct{}{}
-	s.wg.Go(run)
+	for _, run := range runs {
+		s.wg.Go(run)
+	}
 	return nil
 }
 
@@ -104,14 +106,16 @@ func (s *Server) leave(ses *Session) {
 	s.mu.Unlock()
 }
 
-// Session implements the service: its goroutine writes, another reads.
+// Session implements the service. Its own goroutine only waits: returning is what cuts
+// a stream.
 func (s *Server) Session(stream peerv1.Peer_SessionServer) error {
 	ses := s.newSession(false)
 	ses.identity = identity(stream.Context())
-	if err := s.enter(ses, func() { ses.accept(stream) }); err != nil {
+	write := func(m *peerv1.PeerMessage) error { return lost(stream.Send(m)) }
+	if err := s.enter(ses, func() { ses.accept(stream) }, func() { _ = ses.out.Run(write) }); err != nil {
 		return errs.ToStatus(err)
 	}
-	return errs.ToStatus(ses.out.Run(func(m *peerv1.PeerMessage) error { return lost(stream.Send(m)) }))
+	return errs.ToStatus(ses.out.Wait())
 }
 
 // Dial opens a session to the process want at addr and returns at once: Up follows, or

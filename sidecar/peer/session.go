@@ -234,6 +234,13 @@ func (s *Session) open(addr string, writer *sync.WaitGroup) error {
 			s.cut()
 		}
 	})
+	writer.Go(func() {
+		select {
+		case <-s.out.Broken():
+			s.cut()
+		case <-s.life.Done():
+		}
+	})
 	if err := s.greeted(stream); err != nil {
 		return fmt.Errorf("%s: %w", addr, err)
 	}

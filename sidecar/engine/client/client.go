@@ -120,6 +120,13 @@ func (c *Client) attach(ctx, session context.Context, cfg Config) error {
 		return err
 	}
 	c.wg.Go(c.write)
+	c.wg.Go(func() {
+		select {
+		case <-c.out.Broken(): // also by a Send that found the queue full
+			c.end(c.out.Cause())
+		case <-session.Done():
+		}
+	})
 	if err := c.Send(handoff.BuffersReady{}); err != nil {
 		return err
 	}
