@@ -23,9 +23,10 @@ type cover struct {
 	number []int32 // source rank's number of each source shard
 	todo   []layout.Box
 
-	rank    layout.Rank // whose family is being taken
-	family  string
-	pending []charge // of that family, not in load yet
+	families []int32     // of each state: the first state of its family
+	rank     layout.Rank // whose family is being taken
+	family   int32
+	pending  []charge // of that family, not in load yet
 }
 
 type charge struct {
@@ -47,6 +48,13 @@ type cell struct {
 
 func newCover(p *Plan) *cover {
 	c := &cover{p: p, states: make([][]band, len(p.model.States)), number: make([]int32, len(p.src)), rank: -1}
+	c.families = make([]int32, len(p.model.States))
+	for i := range c.families {
+		c.families[i] = int32(i)
+		if i > 0 && family(p.model.States[i].Name) == family(p.model.States[i-1].Name) {
+			c.families[i] = c.families[i-1]
+		}
+	}
 	order := make([]int32, len(p.src))
 	for i := range p.src {
 		order[i] = int32(i)
@@ -116,7 +124,7 @@ func byState(a, b *layout.Shard, i, j int32) int {
 func (c *cover) take(i int32) error {
 	d := &c.p.dst[i]
 	st := &c.p.model.States[d.State]
-	if f := family(st.Name); d.Rank != c.rank || f != c.family {
+	if f := c.families[d.State]; d.Rank != c.rank || f != c.family {
 		for _, x := range c.pending {
 			c.load[x.rank] += x.bytes
 		}

@@ -90,7 +90,8 @@ func New(m layout.Model, src, dst []layout.Shard) (*Plan, error) {
 		return nil, fmt.Errorf("destination: %w", err)
 	}
 	c := newCover(p)
-	p.moves = make([]planned, 0, 2*len(p.dst))
+	p.moves = make([]planned, 0, 4*len(p.dst))
+	var o order
 	for i := 0; i < len(p.dst); {
 		from := len(p.moves)
 		rank := p.dst[i].Rank
@@ -99,7 +100,7 @@ func New(m layout.Model, src, dst []layout.Shard) (*Plan, error) {
 				return nil, err
 			}
 		}
-		slices.SortFunc(p.moves[from:], comparePlanned)
+		o.sort(p.moves[from:])
 	}
 	p.index()
 	p.digest = p.sum()
@@ -114,15 +115,29 @@ func sorted(s []layout.Shard) []layout.Shard {
 	return s
 }
 
-// comparePlanned orders the moves into one destination rank by (Src, State, Box).
-func comparePlanned(a, b planned) int {
-	if a.Src != b.Src {
-		return int(a.Src) - int(b.Src)
+// order sorts the moves into one destination rank by (Src, State, Box). Numbers
+// sort faster than moves do: each is source, state and place in 20, 12 and 32 bits.
+type order struct {
+	keys []uint64
+	tmp  []planned
+}
+
+func (o *order) sort(ms []planned) {
+	o.keys, o.tmp = o.keys[:0], append(o.tmp[:0], ms...)
+	for i := range ms {
+		o.keys = append(o.keys, uint64(ms[i].Src)<<44|uint64(ms[i].State)<<32|uint64(i))
 	}
-	if a.State != b.State {
-		return int(a.State) - int(b.State)
+	slices.Sort(o.keys)
+	first := 0
+	for i, k := range o.keys {
+		ms[i] = o.tmp[uint32(k)]
+		if i+1 == len(o.keys) || o.keys[i+1]>>32 != k>>32 {
+			if i > first {
+				slices.SortFunc(ms[first:i+1], func(a, b planned) int { return layout.CompareBoxes(a.Box, b.Box) })
+			}
+			first = i + 1
+		}
 	}
-	return layout.CompareBoxes(a.Box, b.Box)
 }
 
 func (p *Plan) index() {
