@@ -42,40 +42,28 @@ func (b buffer) close() {
 	_ = unix.Close(b.fd)
 }
 
-// newMemory makes a rank's buffers, each exactly as large as what it holds: buffer 0 is
-// the paged KV, buffer 1 the convolution windows and after them the recurrent state.
-// A model without a state has no buffer of it.
-func newMemory(cfg Config, part model.Part) ([]buffer, *model.Memory, error) {
+// newMemory makes a rank's buffers, each exactly as large as what it holds: paged KV,
+// convolution windows, recurrent state. A model without a state has no buffer of it.
+func newMemory(cfg Config, part model.Part) (bufs []buffer, mem *model.Memory, err error) {
+	defer func() {
+		if err != nil {
+			for _, b := range bufs {
+				b.close()
+			}
+		}
+	}()
 	kv, conv, ssm := cfg.Model.Bytes(part, cfg.sizes())
-	var bufs []buffer
-	add := func(name string, n int64) ([]byte, error) {
+	var views [3][]byte
+	for i, n := range []int64{kv, conv, ssm} {
 		if n == 0 {
-			return nil, nil
+			continue
 		}
-		b, err := newBuffer(fmt.Sprintf("baton-%s-%d-%s", cfg.Group, cfg.Rank, name), n)
-		if err == nil {
-			bufs = append(bufs, b)
+		b, err := newBuffer(fmt.Sprintf("baton-%.40s-%d-%s", cfg.Group, cfg.Rank, [...]string{"kv", "conv", "ssm"}[i]), n)
+		if err != nil {
+			return bufs, nil, err
 		}
-		return b.mem, err
+		bufs, views[i] = append(bufs, b), b.mem
 	}
-	free := func() {
-		for _, b := range bufs {
-			b.close()
-		}
-	}
-	kvMem, err := add("kv", kv)
-	if err != nil {
-		return nil, nil, err
-	}
-	state, err := add("state", conv+ssm)
-	if err != nil {
-		free()
-		return nil, nil, err
-	}
-	mem, err := model.NewMemory(cfg.Model, part, cfg.sizes(), kvMem, state[:conv:conv], state[conv:])
-	if err != nil {
-		free()
-		return nil, nil, err
-	}
-	return bufs, mem, nil
+	mem, err = model.NewMemory(cfg.Model, part, cfg.sizes(), views[0], views[1], views[2])
+	return bufs, mem, err
 }

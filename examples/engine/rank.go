@@ -12,6 +12,7 @@ import (
 	"github.com/batonkv/baton/examples/engine/tp"
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // request is what a rank knows of one request: mirrored on all ranks.
@@ -35,6 +36,7 @@ type Rank struct {
 	model   *model.Model
 	mem     *model.Memory
 	bufs    []buffer
+	shards  []layout.Shard
 	pool    *paged.Pool
 	run     *model.Run
 	group   *tp.Group
@@ -48,7 +50,6 @@ type Rank struct {
 	frees    uint64      // how often something came back
 	unpinned []string    // to report
 	down     string
-	movers   []int32 // pids that map the buffers
 
 	sched *scheduler // rank 0 only
 }
@@ -67,11 +68,15 @@ func New(cfg Config) (*Rank, error) {
 	if err != nil {
 		return nil, err
 	}
+	places, err := cfg.Model.Shards(cfg.Rank, cfg.TP, cfg.sizes())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
 	bufs, mem, err := newMemory(cfg, m.Part())
 	if err != nil {
 		return nil, err
 	}
-	r := &Rank{cfg: cfg, model: m, mem: mem, bufs: bufs, pool: pool, requests: map[reqID]*request{},
+	r := &Rank{cfg: cfg, model: m, mem: mem, bufs: bufs, shards: places.Shards, pool: pool, requests: map[reqID]*request{},
 		imports: map[uint64]*request{}, exports: map[string]*request{}}
 	if cfg.Rank == 0 {
 		r.sched = newScheduler(r)
@@ -150,11 +155,13 @@ func (r *Rank) poll() {
 	}
 }
 
-// hear takes the messages that concern every rank.
+// hear takes the messages that concern every rank. MoverStarted is not among them: when
+// its sidecar is lost this engine keeps what is pinned or reserved, so it never has to
+// know that a mover's copies have ended.
 func (r *Rank) hear(m handoff.ToEngine) {
 	switch m := m.(type) {
-	case handoff.MoverStarted:
-		r.movers = append(r.movers, m.PID)
+	case handoff.StillPinnedQuery:
+		_ = r.send(handoff.StillPinned{Label: m.Label, Held: r.exports[m.Label] != nil}) // its loss shows as the session's end
 	case handoff.UnpinExport:
 		r.letGo(m.Label)
 	case handoff.Failed:

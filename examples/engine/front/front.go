@@ -29,7 +29,7 @@ var (
 // Limits of a request.
 const (
 	MaxTokens = 1 << 16
-	MaxNew    = 1 << 14
+	MaxNew    = 1 << 12
 	MaxLabel  = 256
 	maxLine   = 2 << 20
 )

@@ -14,6 +14,7 @@ import (
 	"fmt"
 
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/parallel"
 )
 
 // ErrConfig reports a model, a cut or a memory that cannot be.
@@ -134,24 +135,30 @@ func (c Config) Cut(rank, tp int) (Part, error) {
 // headsPerGroup is the SSM heads that share one B and one C.
 func (c Config) headsPerGroup() int { return c.SSMHeads / c.Groups }
 
-// States are the model's states for the planner: attention layers and SSM layers
+// Desc is the model's state for the builders of shards: attention layers and SSM layers
 // count on their own.
-func (c Config) States() layout.Model {
-	la, lm := int32(c.AttentionLayers()), int32(c.SSMLayers())
-	var m layout.Model
-	if la > 0 {
-		kv := layout.State{Paging: layout.PerBlock, Layers: la, Units: int32(c.KVHeads), Elems: int32(c.HeadDim)}
-		k, v := kv, kv
-		k.Name, v.Name = "attn.k", "attn.v"
-		m.States = append(m.States, k, v)
+func (c Config) Desc() parallel.Desc {
+	var d parallel.Desc
+	if n := c.AttentionLayers(); n > 0 {
+		d.Attention = &parallel.Attention{Layers: int32(n), Heads: int32(c.KVHeads), Dim: int32(c.HeadDim)}
 	}
-	if lm > 0 {
-		per := func(name string, units, elems int) layout.State {
-			return layout.State{Name: name, Paging: layout.PerRequest, Layers: lm, Units: int32(units), Elems: int32(elems)}
-		}
-		m.States = append(m.States, per("conv.x", c.SSMHeads, c.SSMHeadDim),
-			per("conv.b", c.Groups, c.StateDim), per("conv.c", c.Groups, c.StateDim),
-			per("ssm", c.SSMHeads, c.SSMHeadDim*c.StateDim))
+	if n := c.SSMLayers(); n > 0 {
+		d.Mamba = &parallel.Mamba{Layers: int32(n), Heads: int32(c.SSMHeads), HeadDim: int32(c.SSMHeadDim),
+			StateDim: int32(c.StateDim), Groups: int32(c.Groups), Window: int32(c.Window)}
 	}
-	return m
+	return d
+}
+
+// Shards says where the states of one rank of tp lie in the buffers of a Memory: KV,
+// convolution windows, recurrent state, each left out when the model has none.
+func (c Config) Shards(rank, tp int, s Sizes) (parallel.RankMemory, error) {
+	if _, err := c.Cut(rank, tp); err != nil {
+		return parallel.RankMemory{}, err
+	}
+	conv := layout.F32
+	if s.ConvBF16 {
+		conv = layout.BF16
+	}
+	return c.Desc().Rank(parallel.Cut{TP: int32(tp)}, parallel.Memory{Order: parallel.Planes, Blocks: s.Blocks,
+		BlockTokens: s.BlockTokens, KV: layout.BF16, Slots: s.Slots, Conv: conv, SSM: layout.F32}, layout.Rank(rank))
 }

@@ -46,7 +46,11 @@ func TestLayoutsAgree(t *testing.T) {
 
 // TestTokensVary: a greedy sequence is not one token over and over, and two prompts differ.
 func TestTokensVary(t *testing.T) {
-	for seed := range uint64(6) {
+	seeds := uint64(6)
+	if raceDetector || testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		for _, cfg := range models(seed) {
 			ranks := newRanks(t, cfg, sizes, tp.Pipes(1))
 			a := generate(t, ranks, seq, text(prose), 32, 64, nil)
@@ -68,7 +72,11 @@ func TestTokensHangOnState(t *testing.T) {
 		"head-swap": func(m *model.Memory, n int32) { m.SwapHeads(seq.Blocks, n) },
 		"state":     func(m *model.Memory, _ int32) { m.ScrambleSlot(seq.Slot) },
 	}
-	for seed := range uint64(4) {
+	seeds := uint64(4)
+	if raceDetector || testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		for _, cfg := range models(seed) {
 			for _, prompt := range [][]int32{text(""), text("fifteen bytes"), text(prose)} {
 				for name, do := range damage {

@@ -1,14 +1,12 @@
 package blockhash_test
 
 import (
-	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
+	"github.com/batonkv/baton/transfer/golden"
 	"pgregory.net/rapid"
 )
 
@@ -19,52 +17,18 @@ type vector struct {
 	Hashes    []uint64 `json:"hashes"`
 }
 
-// load reads the golden chains: testdata, or the directory that BATON_GOLDEN names.
-// A directory that holds other kinds only skips this one.
-func load(t *testing.T) []vector {
-	dir, given := os.LookupEnv("BATON_GOLDEN")
-	if !given || dir == "" {
-		dir = "testdata"
-	}
-	paths, err := filepath.Glob(filepath.Join(dir, "aux_block_hashes*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(paths) == 0 {
-		if all, _ := filepath.Glob(filepath.Join(dir, "*.json")); len(all) == 0 {
-			t.Fatalf("%s holds no golden vector of any kind", dir)
-		}
-		t.Skipf("%s holds no aux_block_hashes", dir)
-	}
-	var out []vector
-	for _, p := range paths {
-		raw, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var f struct {
-			Cases []vector `json:"cases"`
-		}
-		if err := json.Unmarshal(raw, &f); err != nil {
-			t.Fatalf("%s: %v", p, err)
-		}
-		if len(f.Cases) == 0 {
-			t.Fatalf("%s holds no case", p)
-		}
-		out = append(out, f.Cases...)
-	}
-	return out
-}
-
 func TestGolden(t *testing.T) {
-	for _, v := range load(t) {
-		t.Run(v.Name, func(t *testing.T) {
-			got, err := blockhash.Hashes(v.Tokens, v.BlockSize, 0)
-			if err != nil {
-				t.Fatal(err)
+	for _, file := range golden.Read(t, "testdata", "aux_block_hashes") {
+		t.Run(file.Name, func(t *testing.T) {
+			cases := golden.Decode[struct{ Cases []vector }](t, file).Cases
+			if len(cases) == 0 {
+				t.Fatal("no case")
 			}
-			if !slices.Equal(got, v.Hashes) {
-				t.Fatalf("got %v, want %v", got, v.Hashes)
+			for _, v := range cases {
+				got, err := blockhash.Hashes(v.Tokens, v.BlockSize, 0)
+				if err != nil || !slices.Equal(got, v.Hashes) {
+					t.Errorf("%s: got %v %v, want %v", v.Name, got, err, v.Hashes)
+				}
 			}
 		})
 	}
