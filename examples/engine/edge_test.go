@@ -202,6 +202,20 @@ func TestSidecarLost(t *testing.T) {
 	}
 }
 
+// TestManifestOverBound: what the session refuses to carry fails its request alone.
+func TestManifestOverBound(t *testing.T) {
+	w := newWorld(t)
+	r := launch(t, w, config(model.Hybrid(1), "g", 1))[0]
+	big := handoff.Manifest{Resume: handoff.Resume{Sampler: make([]byte, 200)}}
+	req := front.Request{Tokens: prompt(5, 0, 0), MaxNew: 1, Mode: front.Import, Label: "a", Manifest: &big}
+	if _, _, err := ask(t, r, req); !errors.Is(err, handoff.ErrBound) || !errors.Is(err, front.ErrRequest) {
+		t.Error(err)
+	}
+	if _, _, err := ask(t, r, front.Request{Tokens: prompt(5, 0, 0), MaxNew: 1, Mode: front.Export, Label: "a"}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFinishedAtPrefill completes without a decode step.
 func TestFinishedAtPrefill(t *testing.T) {
 	m := model.Attention(1)

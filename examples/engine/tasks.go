@@ -77,7 +77,12 @@ func (s *scheduler) take(t *task) {
 	case front.Export:
 		s.say(handoff.Announce{Label: label})
 	case front.Import:
-		s.say(handoff.Import{Label: label, Manifest: *t.req.Manifest, Tokens: t.req.Tokens, Deadline: time.Until(t.deadline)})
+		// A manifest comes from the caller: one that the session does not take is its
+		// request's failure only.
+		if err := s.r.send(handoff.Import{Label: label, Manifest: *t.req.Manifest, Tokens: t.req.Tokens, Deadline: time.Until(t.deadline)}); err != nil {
+			s.fail(t, fmt.Errorf("%w: %w", front.ErrRequest, err))
+			return
+		}
 		t.phase = waiting
 	default:
 		t.phase = waiting
@@ -85,7 +90,7 @@ func (s *scheduler) take(t *task) {
 	}
 }
 
-// say sends to the sidecar. A full or ended session shows as the session's end.
+// say sends what fits every session; a refusal is taken for the session's end.
 func (s *scheduler) say(m handoff.FromEngine) {
 	if err := s.r.send(m); err != nil && s.r.down == "" {
 		s.r.down = err.Error()

@@ -132,6 +132,9 @@ func (s *session) Send(m handoff.FromEngine) error {
 	if s.err != nil {
 		return s.err
 	}
+	if i, ok := m.(handoff.Import); ok && len(i.Manifest.Resume.Sampler) > 100 {
+		return handoff.ErrBound
+	}
 	s.w.handle(s, m)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -69,6 +70,8 @@ func (r Request) Check() error {
 		why = fmt.Sprintf("max_new %d: want 1 to %d", r.MaxNew, MaxNew)
 	case len(r.Label) > MaxLabel:
 		why = fmt.Sprintf("label: %d bytes, at most %d", len(r.Label), MaxLabel)
+	case !utf8.ValidString(r.Label):
+		why = "label: not UTF-8"
 	case r.Label == "" && r.Mode != Full:
 		why = fmt.Sprintf("label: mode %s needs one", r.Mode)
 	case (r.Manifest != nil) != (r.Mode == Import):
