@@ -13,6 +13,7 @@ import (
 	"github.com/batonkv/baton/examples/engine"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/tp"
+	sidecar "github.com/batonkv/baton/sidecar/engine"
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
@@ -36,7 +37,7 @@ type world struct {
 type group struct {
 	name     string
 	sessions []*session
-	n        uint64 // decisions
+	n, told  uint64 // decisions; through which rank 0 was told
 	exports  map[string][]handoff.Export
 	pulls    map[uint64]*pull
 	waiting  []*pull
@@ -62,6 +63,9 @@ type session struct {
 	applied uint64
 	wake    chan struct{}
 	err     error
+
+	wire *sidecar.Session // real sockets instead of inbox and pending
+	held uint64
 }
 
 func newWorld(t testing.TB) *world { return &world{t: t, groups: map[string]*group{}} }
@@ -93,6 +97,12 @@ func (w *world) attach(g *group, r *engine.Rank, rank int) *session {
 }
 
 func (s *session) push(m handoff.ToEngine) {
+	if s.wire != nil {
+		if err := s.wire.Send(m); err != nil {
+			s.w.errs = append(s.w.errs, err)
+		}
+		return
+	}
 	s.inbox = append(s.inbox, m)
 	select {
 	case s.wake <- struct{}{}:
@@ -143,10 +153,26 @@ func (w *world) decide(g *group, d handoff.Decision) uint64 {
 	g.n++
 	d.N = g.n
 	for _, s := range g.sessions {
-		s.pending = append(s.pending, d)
+		if s.wire != nil {
+			s.push(d)
+		} else {
+			s.pending, s.held = append(s.pending, d), g.n
+		}
 	}
-	g.sessions[0].push(handoff.Through{N: g.n})
+	w.through(g)
 	return g.n
+}
+
+// through tells rank 0 what every rank holds.
+func (w *world) through(g *group) {
+	all := g.n
+	for _, s := range g.sessions {
+		all = min(all, s.held)
+	}
+	if all > g.told {
+		g.told = all
+		g.sessions[0].push(handoff.Through{N: all})
+	}
 }
 
 func (w *world) handle(s *session, m handoff.FromEngine) {
@@ -182,6 +208,9 @@ func (w *world) handle(s *session, m handoff.FromEngine) {
 		for _, p := range waiting {
 			w.reserve(g, p)
 		}
+	case handoff.Held:
+		s.held = m.N
+		w.through(g)
 	case handoff.Applied:
 		s.applied = m.N
 	}
@@ -267,56 +296,6 @@ func (w *world) admit(g *group, p *pull) {
 	w.decide(g, handoff.Decision{Kind: handoff.Admit, Of: p.n, ID: p.imp.Manifest.ID})
 	w.free(src, p.imp.Manifest.Label)
 	g.sessions[0].push(handoff.Imported{Label: p.imp.Label})
-}
-
-// copyInto fills what a rank reserved, cell by cell, from whoever holds the cell.
-func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports []handoff.Export) {
-	states := dst.attach.Model.Layout.States
-	for _, d := range dst.attach.Shards {
-		st := states[d.State]
-		for l := d.Box.Layers.Lo; l < d.Box.Layers.Hi; l++ {
-			for u := d.Box.Units.Lo; u < d.Box.Units.Hi; u++ {
-				rank, from := holder(src, d.State, l, u)
-				e := exports[rank]
-				rows := d.Rows
-				if st.Paging == layout.PerBlock {
-					rows = e.Tokens
-				}
-				for row := int32(0); row < rows; row++ {
-					if st.Paging == layout.PerBlock && row < r.Cached {
-						continue
-					}
-					a := cell(dst, d, st, r.Blocks, r.Slot, l, u, row)
-					b := cell(src.sessions[rank], from, st, e.Blocks, e.Slot, l, u, row)
-					for i := range int64(st.Elems) {
-						n := d.DType.Size()
-						w.bytes += int64(copy(dst.mem[d.View.Buffer][a+i*d.View.Elem:][:n], src.sessions[rank].mem[from.View.Buffer][b+i*from.View.Elem:][:n]))
-					}
-				}
-			}
-		}
-	}
-}
-
-func holder(g *group, state, l, u int32) (int, layout.Shard) {
-	for rank, s := range g.sessions {
-		for _, sh := range s.attach.Shards {
-			if sh.State == state && sh.Box.Layers.Lo <= l && l < sh.Box.Layers.Hi && sh.Box.Units.Lo <= u && u < sh.Box.Units.Hi {
-				return rank, sh
-			}
-		}
-	}
-	panic("no holder")
-}
-
-// cell is the first byte of one unit in one row.
-func cell(s *session, sh layout.Shard, st layout.State, blocks []int32, slot, l, u, row int32) int64 {
-	item, in := slot, row
-	if st.Paging == layout.PerBlock {
-		item, in = blocks[row/sh.Rows], row%sh.Rows
-	}
-	v := sh.View
-	return v.Off + int64(l-sh.Box.Layers.Lo)*v.Layer + int64(item)*v.Item + int64(in)*v.Row + int64(u-sh.Box.Units.Lo)*v.Unit
 }
 
 // launch starts a group of tp ranks in goroutines, with sessions of w unless it is nil.
