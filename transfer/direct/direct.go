@@ -61,7 +61,7 @@ type Backend struct {
 	mu       sync.Mutex
 	bufs     transfer.Buffers // replaced, never edited: open tickets hold older ones
 	regions  map[transfer.RegionID]*region
-	links    map[*link]struct{}
+	links    map[*Link]struct{}
 	open     int // tickets
 	closed   bool
 	draining bool
@@ -79,7 +79,7 @@ func New(cfg Config) (*Backend, error) {
 		queue:   make(chan *ticket, cfg.MaxOpen),
 		drain:   make(chan struct{}),
 		regions: map[transfer.RegionID]*region{},
-		links:   map[*link]struct{}{},
+		links:   map[*Link]struct{}{},
 	}
 	b.idle.L = &b.mu
 	for range cfg.Workers {
@@ -134,7 +134,7 @@ func (b *Backend) place(id transfer.RegionID, m transfer.Mapped) {
 
 // Open implements transfer.Backend: it maps the peer's buffers for reading.
 func (b *Backend) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error) {
-	l := &link{b: b, peer: p.ID}
+	l := &Link{b: b, peer: p.ID}
 	var err error
 	for id, m := range p.Regions {
 		got, e := attach(id, m, false) // also after an error: it closes the descriptor

@@ -10,8 +10,8 @@ import (
 	"github.com/batonkv/baton/transfer/lower"
 )
 
-// link implements transfer.Link.
-type link struct {
+// Link implements transfer.Link.
+type Link struct {
 	b    *Backend
 	peer transfer.PeerID
 	bufs transfer.Buffers // read-only
@@ -29,7 +29,14 @@ type link struct {
 var nests = sync.Pool{New: func() any { return new([]lower.Nest) }}
 
 // Pull implements transfer.Link. Lowering happens here, on the caller's goroutine.
-func (l *link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transfer.Ticket, error) {
+func (l *Link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transfer.Ticket, error) {
+	return l.PullNotify(ctx, t, j, nil)
+}
+
+// PullNotify is Pull with a call of settled, which may be nil, right after Done has
+// closed: on the worker that copied, for an answer without another goroutine's wake.
+// No worker copies while it runs, and Backend.Close waits for it.
+func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, settled func(bytes int64, err error)) (transfer.Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.b.fail("pull", l.peer, err)
 	}
@@ -42,7 +49,7 @@ func (l *link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transf
 		nests.Put(ns)
 		return nil, l.b.fail("pull", l.peer, err)
 	}
-	k, err := l.submit(ns)
+	k, err := l.submit(ns, settled)
 	if err != nil {
 		nests.Put(ns)
 		return nil, l.b.fail("pull", l.peer, err)
@@ -51,7 +58,7 @@ func (l *link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transf
 }
 
 // fits asks the copier once per template and link.
-func (l *link) fits(t *lower.Template) error {
+func (l *Link) fits(t *lower.Template) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fitted == t {
@@ -67,9 +74,9 @@ func (l *link) fits(t *lower.Template) error {
 }
 
 // submit books the ticket and its regions, and queues it.
-func (l *link) submit(ns *[]lower.Nest) (*ticket, error) {
+func (l *Link) submit(ns *[]lower.Nest, settled func(int64, error)) (*ticket, error) {
 	b := l.b
-	k := &ticket{l: l, ns: ns, done: make(chan struct{})}
+	k := &ticket{l: l, ns: ns, settled: settled, done: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +104,7 @@ func (l *link) submit(ns *[]lower.Nest) (*ticket, error) {
 }
 
 // Close implements transfer.Link.
-func (l *link) Close() error {
+func (l *Link) Close() error {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
 	if l.gone || l.b.released {
@@ -111,7 +118,7 @@ func (l *link) Close() error {
 	return l.unmap()
 }
 
-func (l *link) unmap() error {
+func (l *Link) unmap() error {
 	var errs []error
 	for i := range l.maps {
 		errs = append(errs, l.maps[i].unmap())
@@ -135,10 +142,11 @@ func (b *Backend) work() {
 
 // ticket implements transfer.Ticket.
 type ticket struct {
-	l       *link
+	l       *Link
 	ns      *[]lower.Nest
 	dst     transfer.Buffers
 	regions []*region
+	settled func(int64, error)
 	ctx     context.Context // the pull's own, ended by Cancel alone
 	cancel  context.CancelFunc
 
@@ -189,4 +197,7 @@ func (k *ticket) settle(n int64, err error) {
 	b.mu.Unlock()
 	k.bytes, k.err = n, err
 	close(k.done)
+	if k.settled != nil {
+		k.settled(n, err)
+	}
 }

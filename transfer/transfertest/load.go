@@ -160,7 +160,13 @@ func reborn(t *testing.T, e Env, s *scene) {
 	tm, j := s.template(t, 0), s.shape.job(0, layout.Span{Hi: 300})
 	want := s.shadow(t, 0, nil, nil)
 	copyInto(want, s.world, t, 0, 0, j)
-	l := s.open(t, e.Backend, 0) // waits for the next process
+	l, err := e.Backend.Open(t.Context(), s.peer(0)) // waits for the next process
+	for errors.Is(err, transfer.ErrMover) {          // the dying one took the request
+		l, err = e.Backend.Open(t.Context(), s.peer(0))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := try(t, s.link, tm, j); !errors.Is(err, transfer.ErrMover) {
 		t.Errorf("pull on a link of the dead: %v, want ErrMover", err)
 	}

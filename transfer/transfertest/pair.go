@@ -17,7 +17,7 @@ type Pair struct {
 }
 
 // NewPair registers and opens on b.
-func NewPair(t *testing.T, alloc Alloc, b transfer.Backend) *Pair {
+func NewPair(t testing.TB, alloc Alloc, b transfer.Backend) *Pair {
 	t.Helper()
 	s := set(t, Env{Backend: b, Alloc: alloc})
 	return &Pair{Link: s.link, Template: s.template(t, 0), s: s}
@@ -27,7 +27,7 @@ func NewPair(t *testing.T, alloc Alloc, b transfer.Backend) *Pair {
 func (p *Pair) Job(tokens layout.Span) lower.Job { return p.s.shape.job(0, tokens) }
 
 // Pull submits a job of tokens.
-func (p *Pair) Pull(t *testing.T, tokens layout.Span) transfer.Ticket {
+func (p *Pair) Pull(t testing.TB, tokens layout.Span) transfer.Ticket {
 	t.Helper()
 	return pull(t, p.Link, p.Template, p.Job(tokens))
 }

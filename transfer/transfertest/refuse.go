@@ -129,6 +129,7 @@ func testMemoryRefused(t *testing.T, e Env) {
 		if !errors.Is(err, transfer.ErrMemory) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: Register: %v, want ErrMemory with %q", name, err, c.says)
 		}
+		probe(t, e)
 		check(t, name+": Register")
 		m = c.m()
 		check = closedAfter(m)
@@ -136,10 +137,23 @@ func testMemoryRefused(t *testing.T, e Env) {
 		if !errors.Is(err, transfer.ErrMemory) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: Open: %v, want ErrMemory with %q", name, err, c.says)
 		}
+		probe(t, e)
 		check(t, name+": Open")
 	}
 	if _, err := e.Backend.Register(t.Context(), 0, good.Memory()); err != nil {
 		t.Errorf("good memory after the refusals: %v", err)
+	}
+}
+
+// probe is one more round trip: whoever passes descriptors on has closed its own by then.
+func probe(t *testing.T, e Env) {
+	t.Helper()
+	l, err := e.Backend.Open(t.Context(), transfer.Peer{ID: "probe"})
+	if err == nil {
+		err = l.Close()
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 

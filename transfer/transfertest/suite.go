@@ -71,7 +71,7 @@ type scene struct {
 	link  transfer.Link
 }
 
-func set(t *testing.T, e Env) *scene {
+func set(t testing.TB, e Env) *scene {
 	t.Helper()
 	s := Shapes()["tp2 to tp1"]
 	w := newWorld(t, s, e.Alloc)

@@ -1,0 +1,298 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/batonkv/baton/kernels/rows"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/direct"
+	"github.com/batonkv/baton/transfer/lower"
+)
+
+// Serve is the whole life of a mover process: it copies for the sidecar at the other
+// end of the socket fd, which it takes over, and returns when the sidecar lets go or
+// the lifeline ends. A copy in progress goes on to its end first; pulls behind it do
+// not begin. The caller exits then.
+func Serve(fd int) error {
+	c, err := rows.New(rows.Config{})
+	if err != nil {
+		return err
+	}
+	syscall.CloseOnExec(fd)
+	conn, err := fileConn(os.NewFile(uintptr(fd), "sidecar"))
+	if err != nil {
+		return fmt.Errorf("%w: sidecars start movers, with a socket as descriptor %d", err, fd)
+	}
+	return serve(conn, c, false, lifeline.Watch())
+}
+
+// server is the mover's half of one socket pair.
+type server struct {
+	conn   *net.UnixConn
+	copier transfer.Copier
+	local  bool // in one process with the sidecar, so that Local memory means something
+
+	// Used by the reading goroutine alone.
+	b       *direct.Backend // made by the first frame
+	links   map[uint32]*served
+	regions map[transfer.RegionID]transfer.Region
+	job     lower.Job // tables are reused
+
+	wmu sync.Mutex
+	out []byte // under wmu
+
+	tmu   sync.Mutex
+	pulls map[uint64]transfer.Ticket // under tmu: open, for cancel
+}
+
+// served is a link and the templates that were shipped for it.
+type served struct {
+	*direct.Link
+	templates [maxTemplates]slot
+}
+
+type slot struct {
+	t   *lower.Template
+	err error // why there is none
+}
+
+func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop <-chan struct{}) error {
+	s := &server{conn: conn, copier: c, local: local, links: map[uint32]*served{},
+		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{}}
+	ended := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-stop:
+			_ = conn.CloseRead() // ends the loop below and leaves answers a way out
+		case <-ended:
+		}
+	})
+	err := s.write(&frame{kind: kindHello})
+	if err == nil {
+		err = s.loop()
+	}
+	if s.b != nil {
+		s.b.Drain()
+		err = errors.Join(err, s.b.Close(context.Background())) // as long as the copy takes
+	}
+	close(ended)
+	watch.Wait()
+	conn.Close()
+	return err
+}
+
+// loop handles frames until the other end is gone, which is no error.
+func (s *server) loop() error {
+	r := newFrameReader(s.conn)
+	defer r.close()
+	for {
+		f, err := r.next()
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+			return nil
+		}
+		if err == nil {
+			err = s.handle(&f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// handle serves one frame. An error ends the mover: the two ends disagree.
+func (s *server) handle(f *frame) error {
+	defer func() { closeFDs(f.fds) }() // those that nobody took
+	if s.b == nil {
+		return s.configure(f)
+	}
+	switch f.kind {
+	case kindRegister:
+		return s.register(f)
+	case kindUnregister:
+		return s.unregister(f)
+	case kindOpen:
+		return s.open(f)
+	case kindCloseLink:
+		return s.closeLink(f)
+	case kindTemplate:
+		return s.template(f)
+	case kindPull:
+		return s.pull(f)
+	case kindCancel:
+		s.tmu.Lock()
+		k := s.pulls[f.id]
+		s.tmu.Unlock()
+		if k != nil { // else it has settled and its answer is on the way
+			k.Cancel()
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: kind %d", errWire, f.kind)
+}
+
+func (s *server) configure(f *frame) error {
+	if f.kind != kindConfig {
+		return fmt.Errorf("%w: kind %d before the configuration", errWire, f.kind)
+	}
+	c, err := decodeSettings(f.body)
+	if err != nil {
+		return err
+	}
+	s.b, err = direct.New(direct.Config{Copier: s.copier, MaxOpen: int(c.maxOpen), Workers: int(c.workers)})
+	return err
+}
+
+func (s *server) write(f *frame) (err error) {
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	s.out, err = writeFrame(s.conn, s.out, f)
+	return err
+}
+
+// answer answers a request. A sidecar that is gone is noticed by the reader.
+func (s *server) answer(id uint64, n int64, err error) error {
+	_ = s.write(&frame{kind: kindAnswer, id: id, body: answer{n, err}.append(nil)})
+	return nil
+}
+
+// reachable refuses addresses of another process.
+func (s *server) reachable(m transfer.Memory) error {
+	if m.Kind == transfer.Local && !s.local {
+		return fmt.Errorf("%w: local memory means nothing in a mover's process: attach a memfd", transfer.ErrMemory)
+	}
+	return nil
+}
+
+func (s *server) register(f *frame) error {
+	r := reader{b: f.body}
+	id, m := r.memory(&f.fds)
+	if err := r.end(); err != nil {
+		closeMemory(m)
+		return err
+	}
+	if err := s.reachable(m); err != nil {
+		return s.answer(f.id, 0, err)
+	}
+	g, err := s.b.Register(context.Background(), id, m)
+	if err == nil {
+		s.regions[id] = g
+	}
+	return s.answer(f.id, 0, err)
+}
+
+func (s *server) unregister(f *frame) error {
+	r := reader{b: f.body}
+	id := transfer.RegionID(r.u32())
+	if err := r.end(); err != nil {
+		return err
+	}
+	g := s.regions[id]
+	if g == nil {
+		return s.answer(f.id, 0, nil)
+	}
+	err := g.Close()
+	if err == nil {
+		delete(s.regions, id)
+	}
+	return s.answer(f.id, 0, err)
+}
+
+func (s *server) open(f *frame) error {
+	id, p, err := decodePeer(f.body, &f.fds)
+	if err != nil {
+		closePeer(p)
+		return err
+	}
+	for _, m := range p.Regions {
+		if err := s.reachable(m); err != nil {
+			closePeer(p)
+			return s.answer(f.id, 0, err)
+		}
+	}
+	l, err := s.b.Open(context.Background(), p)
+	if d, ok := l.(*direct.Link); ok && err == nil {
+		s.links[id] = &served{Link: d}
+	}
+	return s.answer(f.id, 0, err)
+}
+
+func (s *server) closeLink(f *frame) error {
+	r := reader{b: f.body}
+	id := r.u32()
+	if err := r.end(); err != nil {
+		return err
+	}
+	l := s.links[id]
+	if l == nil {
+		return s.answer(f.id, 0, nil)
+	}
+	err := l.Close()
+	if err == nil {
+		delete(s.links, id)
+	}
+	return s.answer(f.id, 0, err)
+}
+
+// slotOf reads the link and slot at the front of a body.
+func (s *server) slotOf(r *reader) (*served, *slot, error) {
+	l, n := s.links[r.u32()], r.u32()
+	if r.err != nil || n >= maxTemplates {
+		return nil, nil, fmt.Errorf("%w: template slot %d", errWire, n)
+	}
+	if l == nil {
+		return nil, nil, nil
+	}
+	return l, &l.templates[n], nil
+}
+
+// template keeps a template, or why it is none: the pulls that name it say so.
+func (s *server) template(f *frame) error {
+	r := reader{b: f.body}
+	_, at, err := s.slotOf(&r)
+	if err == nil && at != nil {
+		at.t, at.err = lower.Decode(r.b)
+	}
+	return err
+}
+
+func (s *server) pull(f *frame) error {
+	r := reader{b: f.body}
+	l, at, err := s.slotOf(&r)
+	if err != nil {
+		return err
+	}
+	if r.job(&s.job); r.end() != nil {
+		return r.err
+	}
+	switch {
+	case l == nil:
+		return s.answer(f.id, 0, transfer.ErrClosed)
+	case at.t == nil:
+		return s.answer(f.id, 0, errors.Join(lower.ErrTemplate, at.err))
+	}
+	id := f.id
+	s.tmu.Lock() // so that the answer finds its ticket on the list
+	k, err := l.PullNotify(context.Background(), at.t, s.job, func(n int64, err error) {
+		s.tmu.Lock()
+		delete(s.pulls, id)
+		s.tmu.Unlock()
+		_ = s.answer(id, n, err)
+	})
+	if err == nil {
+		s.pulls[id] = k
+	}
+	s.tmu.Unlock()
+	if err != nil {
+		return s.answer(id, 0, err)
+	}
+	return nil
+}
