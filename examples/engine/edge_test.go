@@ -50,28 +50,27 @@ func TestWaitsForCapacity(t *testing.T) {
 	small := config(m, "decode", 1)
 	small.Slots = 1
 	dst := launch(t, w, small)[0]
-	type out struct {
-		got []int32
-		err error
-	}
-	outs := make([]chan out, 4)
-	for i := range outs {
-		tokens := prompt(50, 0, i)
-		label := fmt.Sprint(i)
+	w.mu.Lock()
+	w.hold = true
+	w.mu.Unlock()
+	var events []<-chan front.Event
+	for i := range 4 {
+		tokens, label := prompt(50, 0, i), fmt.Sprint(i)
 		_, res, err := ask(t, src, front.Request{Tokens: tokens, MaxNew: 16, Mode: front.Export, Label: label})
 		if err != nil {
 			t.Fatal(err)
 		}
-		outs[i] = make(chan out, 1)
-		go func() {
-			got, _, err := ask(t, dst, front.Request{Tokens: tokens, MaxNew: 16, Mode: front.Import, Label: label, Manifest: res.Manifest})
-			outs[i] <- out{got, err}
-		}()
+		ev, err := dst.Submit(t.Context(), front.Request{Tokens: tokens, MaxNew: 16, Mode: front.Import, Label: label, Manifest: res.Manifest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, ev)
 	}
-	for i, ch := range outs {
-		o := <-ch
-		if want := reference(t, small, prompt(50, 0, i), 16); o.err != nil || !slices.Equal(o.got, want) {
-			t.Errorf("%d: %v %v, want %v", i, o.err, o.got, want)
+	w.admitWhen("decode", len(events))
+	for i, ch := range events {
+		got, err := drain(ch)
+		if want := reference(t, small, prompt(50, 0, i), 16); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d: %v %v, want %v", i, err, got, want)
 		}
 	}
 }
@@ -131,22 +130,16 @@ func TestImportsShareTheLastBlocks(t *testing.T) {
 	w.admitWhen("decode", 3)
 	served := 0
 	for i, ch := range events {
-		var got []int32
-		for ev := range ch {
-			if ev.Err != nil {
-				if !errors.Is(ev.Err, engine.ErrCapacity) {
-					t.Error(ev.Err)
-				}
-				break
+		got, err := drain(ch)
+		if err != nil {
+			if !errors.Is(err, engine.ErrCapacity) {
+				t.Error(err)
 			}
-			if ev.Result != nil {
-				served++
-				if want := reference(t, small, prompt(30, 0, i), newTokens); !slices.Equal(got, want) {
-					t.Errorf("%d: %v, want %v", i, got, want)
-				}
-				break
-			}
-			got = append(got, ev.Token)
+			continue
+		}
+		served++
+		if want := reference(t, small, prompt(30, 0, i), newTokens); !slices.Equal(got, want) {
+			t.Errorf("%d: %v, want %v", i, got, want)
 		}
 	}
 	if served == 0 {

@@ -27,7 +27,7 @@ type world struct {
 	groups map[string]*group
 	nextID uint64
 	errs   []error
-	hold   bool // keep admits back until want imports are reserved
+	hold   bool // keep admits back until want imports are reserved or were told Full
 	want   int
 	held   []*pull
 	fail   bool // drop imports instead of admitting them
@@ -249,6 +249,7 @@ func (w *world) granted(s *session, m handoff.Reserved) {
 	switch {
 	case m.Full:
 		g.waiting = append(g.waiting, p)
+		w.admitHeld(g)
 	case m.Why != "":
 		lead.push(handoff.Failed{Label: p.imp.Label, Err: fmt.Errorf("%w: %s", handoff.ErrCapacity, m.Why), SourceSafe: true})
 	case w.fail:
@@ -263,7 +264,7 @@ func (w *world) granted(s *session, m handoff.Reserved) {
 	}
 }
 
-// admitWhen admits what is held back once n imports are reserved.
+// admitWhen admits what is held back once n imports are reserved or were told Full.
 func (w *world) admitWhen(name string, n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -272,13 +273,13 @@ func (w *world) admitWhen(name string, n int) {
 }
 
 func (w *world) admitHeld(g *group) {
-	if w.want == 0 || len(w.held) < w.want {
+	if w.want == 0 || len(w.held)+len(g.waiting) < w.want {
 		return
 	}
 	for _, p := range w.held {
 		w.admit(g, p)
 	}
-	w.held = nil
+	w.held, w.want, w.hold = nil, 0, false
 }
 
 func (w *world) admit(g *group, p *pull) {
@@ -352,7 +353,15 @@ func ask(t testing.TB, r *engine.Rank, req front.Request) ([]int32, front.Result
 	if err != nil {
 		return nil, front.Result{}, err
 	}
-	var tokens []int32
+	return drainResult(events)
+}
+
+func drain(events <-chan front.Event) ([]int32, error) {
+	tokens, _, err := drainResult(events)
+	return tokens, err
+}
+
+func drainResult(events <-chan front.Event) (tokens []int32, _ front.Result, _ error) {
 	for ev := range events {
 		switch {
 		case ev.Err != nil:
