@@ -280,6 +280,18 @@ func fromImported(b *bound, p *commonv1.Imported) handoff.Imported {
 	}
 }
 
+// ToPhases encodes the times of an import.
+func ToPhases(p handoff.Phases) (*commonv1.Phases, error) {
+	var b bound
+	return done(&b, toPhases(&b, p))
+}
+
+// FromPhases decodes the times of an import.
+func FromPhases(p *commonv1.Phases) (handoff.Phases, error) {
+	var b bound
+	return fromPhases(&b, p), b.err
+}
+
 func toPhases(b *bound, p handoff.Phases) *commonv1.Phases {
 	return &commonv1.Phases{
 		OpenNs:    int64(b.dur("phases.open_ns", p.Open)),

@@ -151,7 +151,8 @@ type NoticeKind int32
 
 const (
 	NoticeKind_NOTICE_KIND_UNSPECIFIED NoticeKind = 0
-	// Numbers before seq were lost: the caller was too slow, or asks for too old ones.
+	// Numbers up to seq were lost: the caller was too slow or asks for too old ones; or,
+	// with lost 0, it asks for numbers of an earlier process of this sidecar.
 	NoticeKind_NOTICE_KIND_GAP NoticeKind = 1
 	// Every rank of the group is attached.
 	NoticeKind_NOTICE_KIND_READY NoticeKind = 2
@@ -858,7 +859,7 @@ func (x *StatusResponse) GetCounters() map[string]uint64 {
 
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First sequence number wanted; 0: from the next notice on; 1: from the oldest kept.
+	// First sequence number wanted; 0: from the oldest that is kept.
 	From          uint64 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -917,7 +918,9 @@ type WatchResponse struct {
 	Error      *v1.Error `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	SourceSafe bool      `protobuf:"varint,9,opt,name=source_safe,json=sourceSafe,proto3" json:"source_safe,omitempty"`
 	// GAP: how many were lost.
-	Lost          uint64 `protobuf:"varint,10,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost uint64 `protobuf:"varint,10,opt,name=lost,proto3" json:"lost,omitempty"`
+	// IMPORTED.
+	Phases        *v1.Phases `protobuf:"bytes,11,opt,name=phases,proto3" json:"phases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1022,6 +1025,13 @@ func (x *WatchResponse) GetLost() uint64 {
 	return 0
 }
 
+func (x *WatchResponse) GetPhases() *v1.Phases {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
 var File_control_v1_control_proto protoreflect.FileDescriptor
 
 const file_control_v1_control_proto_rawDesc = "" +
@@ -1076,7 +1086,7 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\x04R\x04from\"\xdd\x02\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\"\x8e\x03\n" +
 	"\rWatchResponse\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.baton.control.v1.NoticeKindR\x04kind\x12\x14\n" +
@@ -1089,7 +1099,8 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\vsource_safe\x18\t \x01(\bR\n" +
 	"sourceSafe\x12\x12\n" +
 	"\x04lost\x18\n" +
-	" \x01(\x04R\x04lost*C\n" +
+	" \x01(\x04R\x04lost\x12/\n" +
+	"\x06phases\x18\v \x01(\v2\x17.baton.common.v1.PhasesR\x06phases*C\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_SOURCE\x10\x01\x12\x14\n" +
@@ -1162,6 +1173,7 @@ var file_control_v1_control_proto_goTypes = []any{
 	(*v1.Member)(nil),       // 21: baton.common.v1.Member
 	(*v1.Capacity)(nil),     // 22: baton.common.v1.Capacity
 	(*v1.Manifest)(nil),     // 23: baton.common.v1.Manifest
+	(*v1.Phases)(nil),       // 24: baton.common.v1.Phases
 }
 var file_control_v1_control_proto_depIdxs = []int32{
 	17, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
@@ -1182,23 +1194,24 @@ var file_control_v1_control_proto_depIdxs = []int32{
 	19, // 15: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
 	23, // 16: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
 	20, // 17: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
-	3,  // 18: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
-	5,  // 19: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
-	7,  // 20: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
-	9,  // 21: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
-	11, // 22: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
-	14, // 23: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
-	4,  // 24: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
-	6,  // 25: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
-	8,  // 26: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
-	10, // 27: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
-	13, // 28: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
-	15, // 29: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
-	24, // [24:30] is the sub-list for method output_type
-	18, // [18:24] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	24, // 18: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
+	3,  // 19: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
+	5,  // 20: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
+	7,  // 21: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
+	9,  // 22: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
+	11, // 23: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
+	14, // 24: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
+	4,  // 25: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
+	6,  // 26: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
+	8,  // 27: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
+	10, // 28: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
+	13, // 29: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
+	15, // 30: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
+	25, // [25:31] is the sub-list for method output_type
+	19, // [19:25] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_control_v1_control_proto_init() }

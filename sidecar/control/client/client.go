@@ -1,0 +1,156 @@
+// Package client calls a sidecar's control service. Errors are the service's own:
+// errors.Is finds their sentinels.
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/batonkv/baton/proto/codec"
+	controlv1 "github.com/batonkv/baton/proto/control/v1"
+	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Client is a connection to one sidecar. Safe for concurrent use. It implements
+// control.Service.
+type Client struct {
+	conn *grpc.ClientConn
+	c    controlv1.ControlClient
+}
+
+var _ control.Service = (*Client)(nil)
+
+// Dial prepares calls to addr; the connection is made at the first one. config shows a
+// certificate of control/… or admin/… and verifies the sidecar's.
+func Dial(addr string, config *tls.Config) (*Client, error) {
+	if config == nil {
+		return nil, fmt.Errorf("%w: dial %s: no TLS configuration", handoff.ErrPeer, addr)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(codec.MaxMessage), grpc.MaxCallSendMsgSize(codec.MaxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		// No retries: an import that was sent twice would be two.
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
+	if err != nil {
+		return nil, fmt.Errorf("%w: dial %s: %w", handoff.ErrPeer, addr, err)
+	}
+	return &Client{conn: conn, c: controlv1.NewControlClient(conn)}, nil
+}
+
+// Close ends the connection and the calls on it.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// failed reads an error of a call. What the sidecar did not say itself is broken, but
+// for a refusal before the call began.
+func failed(ctx context.Context, err, broken error) error {
+	if err == nil {
+		return nil
+	}
+	said := errs.FromStatus(err)
+	if errs.Spoken(said) && !strings.HasPrefix(errs.Name(said), "context.") {
+		return said
+	}
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return said
+	}
+	if cerr := ctx.Err(); cerr != nil && !errors.Is(said, cerr) {
+		said = fmt.Errorf("%w: %w", cerr, said)
+	}
+	return fmt.Errorf("%w: %w", broken, said)
+}
+
+// Import returns when the hand-off was admitted, or with the reason why not. A call
+// that broke is ErrInDoubt: it may have been admitted, Get tells.
+func (c *Client) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
+	p, err := codec.ToImport(m)
+	if err != nil {
+		return handoff.Imported{}, err
+	}
+	r, err := c.c.Import(ctx, &controlv1.ImportRequest{ImportRequest: p})
+	if err != nil {
+		return handoff.Imported{}, failed(ctx, err, handoff.ErrInDoubt)
+	}
+	return codec.FromImported(r.GetImported())
+}
+
+// Get tells what the sidecar knows of a hand-off.
+func (c *Client) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
+	p, err := codec.ToID(id)
+	if err != nil {
+		return control.Info{}, err
+	}
+	r, err := c.c.Get(ctx, &controlv1.GetRequest{Id: p})
+	if err != nil {
+		return control.Info{}, failed(ctx, err, handoff.ErrPeer)
+	}
+	return control.DecodeInfo(r)
+}
+
+// Abort asks to end an import.
+func (c *Client) Abort(ctx context.Context, id handoff.ID) error {
+	p, err := codec.ToID(id)
+	if err != nil {
+		return err
+	}
+	_, err = c.c.Abort(ctx, &controlv1.AbortRequest{Id: p})
+	return failed(ctx, err, handoff.ErrPeer)
+}
+
+// Release gives up a manifest that nobody will import.
+func (c *Client) Release(ctx context.Context, id handoff.ID, key handoff.Key) error {
+	p, err := codec.ToID(id)
+	if err != nil {
+		return err
+	}
+	_, err = c.c.Release(ctx, &controlv1.ReleaseRequest{Id: p, Key: key[:]})
+	return failed(ctx, err, handoff.ErrPeer)
+}
+
+// Status describes the sidecar and its group.
+func (c *Client) Status(ctx context.Context) (control.Status, error) {
+	r, err := c.c.Status(ctx, &controlv1.StatusRequest{})
+	if err != nil {
+		return control.Status{}, failed(ctx, err, handoff.ErrPeer)
+	}
+	return control.DecodeStatus(r)
+}
+
+// Watch yields notices from number from on, 0: from the oldest kept, until ctx ends or
+// the sidecar stops. A non-nil error is the last item: watch again from the number
+// after the last one seen.
+func (c *Client) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
+	return func(yield func(control.Notice, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.c.Watch(ctx, &controlv1.WatchRequest{From: from})
+		for err == nil {
+			var p *controlv1.WatchResponse
+			if p, err = stream.Recv(); err != nil {
+				break
+			}
+			var n control.Notice
+			if n, err = control.DecodeNotice(p); err == nil && !yield(n, nil) {
+				return
+			}
+		}
+		if err != io.EOF {
+			yield(control.Notice{}, failed(ctx, err, handoff.ErrPeer))
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package control
+
+import (
+	"fmt"
+
+	"github.com/batonkv/baton/proto/codec"
+	commonv1 "github.com/batonkv/baton/proto/common/v1"
+	controlv1 "github.com/batonkv/baton/proto/control/v1"
+	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+const maxCounters = 1 << 12
+
+func over(field string, n, limit int) error {
+	return fmt.Errorf("%w: %s: %d, at most %d", handoff.ErrBound, field, n, limit)
+}
+
+func checkLabel(s string) error {
+	if len(s) > codec.MaxString {
+		return over("label", len(s), codec.MaxString)
+	}
+	return nil
+}
+
+// EncodeInfo encodes what Get tells.
+func EncodeInfo(i Info) (*controlv1.GetResponse, error) {
+	id, err := codec.ToID(i.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &controlv1.GetResponse{Id: id, Role: controlv1.Role(i.Role), Phase: controlv1.Phase(i.Phase), Label: i.Label,
+		Attempt: uint64(i.Attempt), Copies: i.Copies, Bytes: i.Bytes, Error: errs.ToProto(i.Err), SourceSafe: i.SourceSafe}, nil
+}
+
+// DecodeInfo decodes what Get tells.
+func DecodeInfo(p *controlv1.GetResponse) (Info, error) {
+	id, err := codec.FromID(p.GetId())
+	if err != nil {
+		return Info{}, err
+	}
+	if r, ph := p.GetRole(), p.GetPhase(); r < 0 || r > controlv1.Role(Destination) || ph < 0 || ph > controlv1.Phase(Failing) {
+		return Info{}, fmt.Errorf("%w: info: role %d, phase %d", handoff.ErrBound, r, ph)
+	}
+	return Info{ID: id, Role: Role(p.GetRole()), Phase: Phase(p.GetPhase()), Label: p.GetLabel(),
+		Attempt: handoff.Attempt(p.GetAttempt()), Copies: p.GetCopies(), Bytes: p.GetBytes(),
+		Err: errs.FromProto(p.GetError()), SourceSafe: p.GetSourceSafe()}, checkLabel(p.GetLabel())
+}
+
+// EncodeStatus encodes a status.
+func EncodeStatus(s Status) (*controlv1.StatusResponse, error) {
+	self, err := codec.ToMember(s.Self)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Members) > codec.MaxRanks {
+		return nil, over("status.members", len(s.Members), codec.MaxRanks)
+	}
+	if len(s.Counters) > maxCounters {
+		return nil, over("status.counters", len(s.Counters), maxCounters)
+	}
+	p := &controlv1.StatusResponse{Self: self, Instance: uint64(s.Instance), Ranks: s.Ranks, Ready: s.Ready,
+		Capacity: codec.ToCapacity(s.Capacity), FreeBlocks: s.FreeBlocks, FreeSlots: s.FreeSlots,
+		MoverPid: s.MoverPID, Counters: s.Counters}
+	for _, m := range s.Members {
+		member, err := codec.ToMember(m.Member)
+		if err != nil {
+			return nil, err
+		}
+		p.Members = append(p.Members, &controlv1.MemberStatus{Member: member, Pid: m.PID, Addr: m.Addr, Attached: m.Attached})
+	}
+	return p, nil
+}
+
+// DecodeStatus decodes a status.
+func DecodeStatus(p *controlv1.StatusResponse) (Status, error) {
+	if n := len(p.GetMembers()); n > codec.MaxRanks {
+		return Status{}, over("status.members", n, codec.MaxRanks)
+	}
+	if n := len(p.GetCounters()); n > maxCounters {
+		return Status{}, over("status.counters", n, maxCounters)
+	}
+	self, err := codec.FromMember(p.GetSelf())
+	if err != nil {
+		return Status{}, err
+	}
+	capacity, err := codec.FromCapacity(p.GetCapacity())
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Self: self, Instance: handoff.Instance(p.GetInstance()), Ranks: p.GetRanks(), Ready: p.GetReady(),
+		Capacity: capacity, FreeBlocks: p.GetFreeBlocks(), FreeSlots: p.GetFreeSlots(), MoverPID: p.GetMoverPid()}
+	if len(p.GetCounters()) > 0 {
+		s.Counters = p.GetCounters()
+	}
+	for _, m := range p.GetMembers() {
+		member, err := codec.FromMember(m.GetMember())
+		if err != nil {
+			return Status{}, err
+		}
+		if n := len(m.GetAddr()); n > codec.MaxString {
+			return Status{}, over("status.members.addr", n, codec.MaxString)
+		}
+		s.Members = append(s.Members, MemberStatus{Member: member, PID: m.GetPid(), Addr: m.GetAddr(), Attached: m.GetAttached()})
+	}
+	return s, nil
+}
+
+// EncodeNotice encodes a notice.
+func EncodeNotice(n Notice) (*controlv1.WatchResponse, error) {
+	id, err := codec.ToID(n.ID)
+	if err != nil {
+		return nil, err
+	}
+	phases, err := codec.ToPhases(n.Phases)
+	if err != nil {
+		return nil, err
+	}
+	var manifest *commonv1.Manifest
+	if n.Manifest != nil {
+		if manifest, err = codec.ToManifest(*n.Manifest); err != nil {
+			return nil, err
+		}
+	}
+	return &controlv1.WatchResponse{Seq: n.Seq, Kind: controlv1.NoticeKind(n.Kind), Label: n.Label, Id: id, Manifest: manifest,
+		Bytes: n.Bytes, Cached: n.Cached, Phases: phases, Error: errs.ToProto(n.Err), SourceSafe: n.SourceSafe, Lost: n.Lost}, nil
+}
+
+// DecodeNotice decodes a notice.
+func DecodeNotice(p *controlv1.WatchResponse) (Notice, error) {
+	id, err := codec.FromID(p.GetId())
+	if err != nil {
+		return Notice{}, err
+	}
+	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Failed) {
+		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Failed)
+	}
+	phases, err := codec.FromPhases(p.GetPhases())
+	if err != nil {
+		return Notice{}, err
+	}
+	n := Notice{Seq: p.GetSeq(), Kind: Kind(p.GetKind()), Label: p.GetLabel(), ID: id, Bytes: p.GetBytes(), Cached: p.GetCached(),
+		Phases: phases, Err: errs.FromProto(p.GetError()), SourceSafe: p.GetSourceSafe(), Lost: p.GetLost()}
+	if p.GetManifest() != nil {
+		m, err := codec.FromManifest(p.GetManifest())
+		if err != nil {
+			return Notice{}, err
+		}
+		n.Manifest = &m
+	}
+	return n, checkLabel(n.Label)
+}

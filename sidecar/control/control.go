@@ -1,0 +1,137 @@
+// Package control is what a sidecar offers to control planes: ordinary calls and one
+// stream of notices, on the port of the peer service.
+//
+// It carries; the Service decides. Who may call is asked of the certificate before
+// anything else. Notices are kept in a Log of fixed size: a slow watcher misses some
+// and is told so, and slows nobody.
+package control
+
+import (
+	"context"
+	"iter"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Service is what stands behind the calls. Safe for concurrent use. Errors keep their
+// sentinels on the way to the caller.
+type Service interface {
+	// Import returns when the hand-off was admitted, or with the reason why not. ctx
+	// ends when the caller is gone; the import goes on.
+	Import(ctx context.Context, m handoff.Import) (handoff.Imported, error)
+	// Get tells what is known of a hand-off; ErrUnknown if nothing.
+	Get(ctx context.Context, id handoff.ID) (Info, error)
+	// Abort asks to end an import.
+	Abort(ctx context.Context, id handoff.ID) error
+	// Release gives up a manifest that nobody will import.
+	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
+	Status(ctx context.Context) (Status, error)
+	// Watch yields notices from sequence number from on, 0: from the oldest kept, until
+	// ctx ends. A non-nil error is the last item. Log.Watch is an implementation.
+	Watch(ctx context.Context, from uint64) iter.Seq2[Notice, error]
+}
+
+// Role says which side of a hand-off a sidecar is.
+type Role uint8
+
+const (
+	Source Role = iota + 1
+	Destination
+)
+
+// Phase is how far a hand-off is.
+type Phase uint8
+
+const (
+	Held     Phase = iota + 1 // source: exported, every rank pinned
+	Ended                     // source: consumed, released or expired
+	Opening                   // destination: waits for the source's answer
+	Queued                    // destination: waits for blocks or a slot
+	Pulling                   // destination: reserved, bytes are moving
+	Closing                   // destination: landed, asks the source to be done
+	Admitted                  // destination: the request is the engine's
+	Failing                   // destination: failed, Err says why
+)
+
+var phaseNames = [...]string{Held: "held", Ended: "ended", Opening: "opening", Queued: "queued",
+	Pulling: "pulling", Closing: "closing", Admitted: "admitted", Failing: "failed"}
+
+func (p Phase) String() string {
+	if int(p) < len(phaseNames) && p > 0 {
+		return phaseNames[p]
+	}
+	return "phase(?)"
+}
+
+// Info is what a sidecar knows of one hand-off.
+type Info struct {
+	ID         handoff.ID
+	Role       Role
+	Phase      Phase
+	Label      string
+	Attempt    handoff.Attempt
+	Copies     int32 // source: copies left
+	Bytes      int64 // destination: moved so far, all ranks
+	Err        error // why it failed
+	SourceSafe bool  // it failed and the source is still held
+}
+
+// MemberStatus is one rank of a group as its leader, or the rank itself, sees it.
+type MemberStatus struct {
+	handoff.Member
+	PID      int32
+	Addr     string // host:port of its peer and control services
+	Attached bool
+}
+
+// Status is one sidecar.
+type Status struct {
+	Self       handoff.Member
+	Instance   handoff.Instance // of the attached engine; 0 before
+	Ranks      int32            // size of the group; 0 before an engine attached
+	Ready      bool             // every rank is attached
+	Members    []MemberStatus   // by rank
+	Capacity   handoff.Capacity
+	FreeBlocks int32 // for imports
+	FreeSlots  int32
+	MoverPID   int32             // 0: none runs
+	Counters   map[string]uint64 // by name; they only grow
+}
+
+// Kind is what a Notice tells.
+type Kind uint8
+
+const (
+	Gap      Kind = iota + 1 // notices up to Seq were lost, Lost of them
+	Ready                    // every rank of the group is attached
+	NotReady                 // a rank was lost
+	Exported                 // Label was exported; Manifest is set
+	Over                     // an exported hand-off is over
+	Imported                 // Label was admitted; Bytes, Cached, Phases
+	Failed                   // Label's import failed; Err, SourceSafe
+)
+
+var kindNames = [...]string{Gap: "gap", Ready: "ready", NotReady: "not-ready", Exported: "exported",
+	Over: "over", Imported: "imported", Failed: "failed"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) && k > 0 {
+		return kindNames[k]
+	}
+	return "kind(?)"
+}
+
+// Notice is one thing that happened. Seq counts from 1 within a process.
+type Notice struct {
+	Seq        uint64
+	Kind       Kind
+	Label      string
+	ID         handoff.ID
+	Manifest   *handoff.Manifest // Exported only
+	Bytes      int64             // moved, all ranks
+	Cached     int32             // tokens found in the decode cache
+	Phases     handoff.Phases
+	Err        error
+	SourceSafe bool
+	Lost       uint64 // Gap: how many; 0 when the caller's number is of an earlier process
+}

@@ -1,0 +1,270 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/control/client"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/internal/certtest"
+)
+
+// fake answers with what a test sets, and tells what it was asked.
+type fake struct {
+	*control.Log
+	imports  chan handoff.Import
+	imported handoff.Imported
+	info     control.Info
+	status   control.Status
+	asked    []any
+	err      error
+	block    bool
+}
+
+func (f *fake) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
+	f.imports <- m
+	if f.block {
+		<-ctx.Done()
+		return handoff.Imported{}, ctx.Err()
+	}
+	return f.imported, f.err
+}
+func (f *fake) Get(_ context.Context, id handoff.ID) (control.Info, error) {
+	f.asked = append(f.asked, id)
+	return f.info, f.err
+}
+func (f *fake) Abort(_ context.Context, id handoff.ID) error {
+	f.asked = append(f.asked, id)
+	return f.err
+}
+func (f *fake) Release(_ context.Context, id handoff.ID, key handoff.Key) error {
+	f.asked = append(f.asked, id, key)
+	return f.err
+}
+func (f *fake) Status(context.Context) (control.Status, error) { return f.status, f.err }
+func (f *fake) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
+	return f.Log.Watch(ctx, from)
+}
+
+type world struct {
+	*fake
+	ca   *certtest.CA
+	addr string
+	stop func()
+}
+
+func start(t *testing.T) *world {
+	t.Helper()
+	w := &world{fake: &fake{Log: control.NewLog(8), imports: make(chan handoff.Import, 8)}, ca: certtest.New(t)}
+	server, _ := w.ca.Configs(t, "baton://c/t/g/0")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(server)))
+	control.Register(s, w.fake, nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	w.addr = l.Addr().String()
+	w.stop = func() {
+		s.Stop()
+		<-done
+	}
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) dial(t *testing.T, uri string) *client.Client {
+	t.Helper()
+	_, config := w.ca.Configs(t, uri)
+	c, err := client.Dial(w.addr, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func testCtx(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var id = handoff.ID{Group: "p", Instance: 4, Leader: 5, N: 6}
+
+func TestCalls(t *testing.T) {
+	w, ctx := start(t), testCtx(t)
+	c := w.dial(t, "baton://control/dev")
+	m := handoff.Import{Label: "r1", Manifest: handoff.Manifest{ID: id, Key: handoff.Key{1}, Tokens: 3}, Tokens: []int32{7, 8, 9}, Deadline: time.Second}
+	w.imported = handoff.Imported{Label: "r1", ID: id, Bytes: 1 << 40, Cached: 2, Phases: handoff.Phases{Open: 1, Admit: 6}}
+	if got, err := c.Import(ctx, m); err != nil || !reflect.DeepEqual(got, w.imported) {
+		t.Errorf("import: %+v, %v", got, err)
+	}
+	if got := <-w.imports; !reflect.DeepEqual(got, m) {
+		t.Errorf("the service got %+v", got)
+	}
+	w.info = control.Info{ID: id, Role: control.Destination, Phase: control.Pulling, Label: "r1", Attempt: 2, Bytes: 9}
+	if got, err := c.Get(ctx, id); err != nil || !reflect.DeepEqual(got, w.info) {
+		t.Errorf("get: %+v, %v", got, err)
+	}
+	if err := errors.Join(c.Abort(ctx, id), c.Release(ctx, id, handoff.Key{3})); err != nil {
+		t.Error(err)
+	}
+	if want := []any{id, id, id, handoff.Key{3}}; !reflect.DeepEqual(w.asked, want) {
+		t.Errorf("asked %v, want %v", w.asked, want)
+	}
+	self := handoff.Member{Group: "g", Rank: 1, Incarnation: 8}
+	w.status = control.Status{Self: self, Instance: 4, Ranks: 2, Ready: true,
+		Members:  []control.MemberStatus{{Member: self, PID: 12, Addr: "h:1", Attached: true}},
+		Capacity: handoff.Capacity{Blocks: 5, Slots: 6, BlockTokens: 16}, FreeBlocks: 3, FreeSlots: 2, MoverPID: 99,
+		Counters: map[string]uint64{"sent.Open": 1}}
+	if got, err := c.Status(ctx); err != nil || !reflect.DeepEqual(got, w.status) {
+		t.Errorf("status: %+v, %v", got, err)
+	}
+}
+
+func TestErrorsKeepTheirSentinels(t *testing.T) {
+	w, ctx := start(t), testCtx(t)
+	c := w.dial(t, "baton://admin/me")
+	w.err = fmt.Errorf("r1: %w: %w", handoff.ErrTransfer, handoff.ErrPeer)
+	_, ierr := c.Import(ctx, handoff.Import{})
+	_, gerr := c.Get(ctx, id)
+	_, serr := c.Status(ctx)
+	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{})} {
+		if !errors.Is(err, handoff.ErrTransfer) || !errors.Is(err, handoff.ErrPeer) || errors.Is(err, handoff.ErrInDoubt) || err.Error() != w.err.Error() {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := c.Import(ctx, handoff.Import{Label: strings.Repeat("x", 300)}); !errors.Is(err, handoff.ErrBound) {
+		t.Errorf("oversized: %v", err)
+	}
+}
+
+func TestBrokenImportIsInDoubt(t *testing.T) {
+	for name, brk := range map[string]func(*world, context.CancelFunc){
+		"caller gone":  func(_ *world, cancel context.CancelFunc) { cancel() },
+		"sidecar gone": func(w *world, _ context.CancelFunc) { w.stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.block = true
+			c := w.dial(t, "baton://control/dev")
+			ctx, cancel := context.WithCancel(testCtx(t))
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Import(ctx, handoff.Import{Label: "r1"})
+				done <- err
+			}()
+			<-w.imports
+			brk(w, cancel)
+			err := <-done
+			if !errors.Is(err, handoff.ErrInDoubt) {
+				t.Fatalf("got %v", err)
+			}
+			if errors.Is(err, context.Canceled) != (ctx.Err() != nil) {
+				t.Errorf("canceled: %v", err)
+			}
+		})
+	}
+}
+
+func TestOnlyControlPlanesMayCall(t *testing.T) {
+	w, ctx := start(t), testCtx(t)
+	for _, uri := range []string{"baton://c/t/g/0", "baton://controls/x", "baton://c/control/admin/1"} {
+		c := w.dial(t, uri)
+		_, ierr := c.Import(ctx, handoff.Import{})
+		_, gerr := c.Get(ctx, id)
+		_, serr := c.Status(ctx)
+		var werr error
+		for _, err := range c.Watch(ctx, 0) {
+			werr = err
+		}
+		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{})} {
+			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), uri) || errors.Is(err, handoff.ErrInDoubt) {
+				t.Errorf("%s by %s: %v", call, uri, err)
+			}
+		}
+	}
+	if len(w.imports)+len(w.asked) != 0 {
+		t.Error("a refused call reached the service")
+	}
+}
+
+func TestWatch(t *testing.T) {
+	w := start(t)
+	c := w.dial(t, "baton://control/dev")
+	manifest := handoff.Manifest{ID: id, Label: "r1", Tokens: 5}
+	want := []control.Notice{
+		{Seq: 1, Kind: control.Ready},
+		{Seq: 2, Kind: control.Exported, Label: "r1", ID: id, Manifest: &manifest},
+		{Seq: 3, Kind: control.Imported, Label: "r2", ID: id, Bytes: 10, Cached: 4, Phases: handoff.Phases{Move: 3}},
+		{Seq: 4, Kind: control.Failed, Label: "r3", ID: id, SourceSafe: true},
+	}
+	for _, n := range want[:2] {
+		w.Append(n)
+	}
+	var got []control.Notice
+	for n, err := range c.Watch(testCtx(t), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, n); len(got) == 2 {
+			w.Append(want[2]) // while it watches
+			w.Append(want[3])
+		}
+		if len(got) == 4 {
+			break
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("got  %+v\nwant %+v", got, want)
+	}
+	w.Append(control.Notice{Kind: control.Failed, Err: fmt.Errorf("r9: %w", handoff.ErrGone)})
+	for n, err := range c.Watch(testCtx(t), 5) {
+		if err != nil || !errors.Is(n.Err, handoff.ErrGone) || n.Seq != 5 {
+			t.Fatalf("%+v, %v", n, err)
+		}
+		break
+	}
+	ctx, cancel := context.WithCancel(testCtx(t))
+	defer cancel()
+	for _, err := range c.Watch(ctx, 1) {
+		if cancel(); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("ended context: %v", err)
+		}
+	}
+	w.Log.Close()
+	n := 0
+	for _, err := range c.Watch(testCtx(t), 0) {
+		if n++; err != nil {
+			t.Fatalf("an ordinary end became %v", err)
+		}
+	}
+	if n != 5 {
+		t.Fatalf("%d notices of a closed log, want 5", n)
+	}
+	w.stop()
+	for _, err := range c.Watch(testCtx(t), 0) {
+		if !errors.Is(err, handoff.ErrPeer) {
+			t.Fatalf("no sidecar: %v", err)
+		}
+	}
+}

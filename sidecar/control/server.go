@@ -1,0 +1,151 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/batonkv/baton/proto/codec"
+	commonv1 "github.com/batonkv/baton/proto/common/v1"
+	controlv1 "github.com/batonkv/baton/proto/control/v1"
+	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Authorize says whether the holder of a certificate with this URI may call.
+type Authorize func(identity string) error
+
+// ControlPlanes lets control/… and admin/… call, and no sidecar.
+func ControlPlanes(identity string) error {
+	_, name, _ := strings.Cut(identity, "://")
+	if strings.HasPrefix(name, "control/") || strings.HasPrefix(name, "admin/") {
+		return nil
+	}
+	return fmt.Errorf("%q may not call: want a certificate of control/… or admin/…: baton certs makes one", identity)
+}
+
+// Register puts svc on a server that verifies client certificates. A nil auth is
+// ControlPlanes.
+func Register(r grpc.ServiceRegistrar, svc Service, auth Authorize) {
+	if auth == nil {
+		auth = ControlPlanes
+	}
+	controlv1.RegisterControlServer(r, &server{svc: svc, auth: auth})
+}
+
+type server struct {
+	controlv1.UnimplementedControlServer
+	svc  Service
+	auth Authorize
+}
+
+func (s *server) allow(ctx context.Context) error {
+	var identity string
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+			if uris := info.State.PeerCertificates[0].URIs; len(uris) > 0 {
+				identity = uris[0].String()
+			}
+		}
+	}
+	if err := s.auth(identity); err != nil {
+		return status.Error(codes.PermissionDenied, "control: "+err.Error())
+	}
+	return nil
+}
+
+// id checks who calls, and the id of the call.
+func (s *server) id(ctx context.Context, p *commonv1.HandoffID) (handoff.ID, error) {
+	if err := s.allow(ctx); err != nil {
+		return handoff.ID{}, err
+	}
+	id, err := codec.FromID(p)
+	return id, errs.ToStatus(err)
+}
+
+func (s *server) Import(ctx context.Context, req *controlv1.ImportRequest) (*controlv1.ImportResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	m, err := codec.FromImport(req.GetImportRequest())
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	got, err := s.svc.Import(ctx, m)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := codec.ToImported(got)
+	return &controlv1.ImportResponse{Imported: p}, errs.ToStatus(err)
+}
+
+func (s *server) Get(ctx context.Context, req *controlv1.GetRequest) (*controlv1.GetResponse, error) {
+	id, err := s.id(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	got, err := s.svc.Get(ctx, id)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := EncodeInfo(got)
+	return p, errs.ToStatus(err)
+}
+
+func (s *server) Abort(ctx context.Context, req *controlv1.AbortRequest) (*controlv1.AbortResponse, error) {
+	id, err := s.id(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &controlv1.AbortResponse{}, errs.ToStatus(s.svc.Abort(ctx, id))
+}
+
+func (s *server) Release(ctx context.Context, req *controlv1.ReleaseRequest) (*controlv1.ReleaseResponse, error) {
+	id, err := s.id(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	key, err := codec.FromKey(req.GetKey())
+	if err == nil {
+		err = s.svc.Release(ctx, id, key)
+	}
+	return &controlv1.ReleaseResponse{}, errs.ToStatus(err)
+}
+
+func (s *server) Status(ctx context.Context, _ *controlv1.StatusRequest) (*controlv1.StatusResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	got, err := s.svc.Status(ctx)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := EncodeStatus(got)
+	return p, errs.ToStatus(err)
+}
+
+func (s *server) Watch(req *controlv1.WatchRequest, stream controlv1.Control_WatchServer) error {
+	ctx := stream.Context()
+	if err := s.allow(ctx); err != nil {
+		return err
+	}
+	for n, err := range s.svc.Watch(ctx, req.GetFrom()) {
+		if err != nil {
+			return errs.ToStatus(err)
+		}
+		p, err := EncodeNotice(n)
+		if err != nil {
+			return errs.ToStatus(err)
+		}
+		if err := stream.Send(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
