@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 )
 
 // Levels and formats that NewLogger takes.
@@ -15,25 +17,27 @@ var (
 // NewLogger writes to w at a level of debug, info, warn, error and in a format of
 // text or json. The error is ErrConfig and names the field.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	if err := checkLog(level, format); err != nil {
+		return nil, err
+	}
 	var l slog.Level
-	switch level {
-	case "debug":
-		l = slog.LevelDebug
-	case "info":
-		l = slog.LevelInfo
-	case "warn":
-		l = slog.LevelWarn
-	case "error":
-		l = slog.LevelError
-	default:
-		return nil, fmt.Errorf("%w: log-level %q: %s", ErrConfig, level, want(level, logLevels))
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("%w: log-level %q: %w", ErrConfig, level, err)
 	}
 	opts := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
-	case "json":
+	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
-	return nil, fmt.Errorf("%w: log-format %q: %s", ErrConfig, format, want(format, logFormats))
+	return slog.New(slog.NewTextHandler(w, opts)), nil
+}
+
+func checkLog(level, format string) error {
+	var errs []error
+	if !slices.Contains(logLevels, level) {
+		errs = append(errs, fmt.Errorf("%w: log-level %q: %s", ErrConfig, level, want(level, logLevels)))
+	}
+	if !slices.Contains(logFormats, format) {
+		errs = append(errs, fmt.Errorf("%w: log-format %q: %s", ErrConfig, format, want(format, logFormats)))
+	}
+	return errors.Join(errs...)
 }

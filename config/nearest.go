@@ -7,6 +7,9 @@ func Nearest(word string, known []string) string {
 	best, bestDist := "", 0
 	for _, k := range known {
 		longer := max(len(word), len(k))
+		if longer > maxWord {
+			continue
+		}
 		d := distance(word, k)
 		if d > max(1, longer/3) {
 			continue
@@ -23,9 +26,6 @@ const maxWord = 128
 
 // distance is the edit distance of a and b with swaps of neighbours, in bytes.
 func distance(a, b string) int {
-	if len(a) > maxWord || len(b) > maxWord {
-		return maxWord
-	}
 	before := make([]int, len(b)+1)
 	above := make([]int, len(b)+1)
 	row := make([]int, len(b)+1)

@@ -228,4 +228,3 @@ func FuzzReadCerts(f *testing.F) {
 		}
 	})
 }
-

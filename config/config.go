@@ -1,0 +1,187 @@
+// Package config is how a sidecar is configured: one YAML file and flags of the same
+// names, the file first. Everything is checked before anything opens, and every fault
+// names its field and the remedy. Each backend owns its section; only cmd imports this
+// package.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/discovery/etcd"
+	"github.com/batonkv/baton/sidecar/certs"
+	"github.com/batonkv/baton/sidecar/events/nats"
+)
+
+// Sidecar is the configuration of `baton sidecar`. A key's name is the yaml tag; keys
+// of sections are joined by a dot, in flags as well: --etcd.endpoints.
+type Sidecar struct {
+	Cluster string         `yaml:"cluster" help:"cluster: one etcd prefix and one CA"`
+	Pool    string         `yaml:"pool" help:"pool: groups that may pair, usually of one model"`
+	Group   string         `yaml:"group" help:"group: one engine instance"`
+	Rank    int32          `yaml:"rank" help:"rank of the engine's worker in its group, from 0"`
+	Role    discovery.Role `yaml:"role" help:"what the group does: prefill, decode or both"`
+	Tenant  string         `yaml:"tenant" help:"tenant: whose memory may be mapped directly"`
+
+	RunDir    string `yaml:"run-dir" help:"directory for sockets, made with mode 0700"`
+	Listen    string `yaml:"listen" help:"host:port for peers and control planes; port 0 takes a free one"`
+	Advertise string `yaml:"advertise" help:"host:port that others dial (default: what listen bound)"`
+	Metrics   string `yaml:"metrics" help:"host:port of /metrics and /healthz; empty serves none"`
+
+	Etcd etcd.Config `yaml:"etcd"`
+	NATS nats.Config `yaml:"nats"`
+	TLS  certs.Files `yaml:"tls"`
+
+	Lease    time.Duration `yaml:"lease" help:"how long source memory is held for a hand-off before it must be renewed"`
+	MaxHold  time.Duration `yaml:"max-hold" help:"how long source memory is held at most, whatever is renewed"`
+	Deadline time.Duration `yaml:"deadline" help:"how long an import may take when its request names no deadline"`
+	Limits   Limits        `yaml:"limits"`
+
+	LogLevel  string `yaml:"log-level" help:"how much to log: debug, info, warn, error"`
+	LogFormat string `yaml:"log-format" help:"how to log: text, json"`
+}
+
+// Limits bound what others can make a sidecar hold.
+type Limits struct {
+	Imports    int32 `yaml:"imports" help:"imports that may wait or run at once"`
+	Exports    int32 `yaml:"exports" help:"hand-offs that may be held for importers at once"`
+	Tombstones int32 `yaml:"tombstones" help:"answers to finished attempts that are kept"`
+	Peers      int32 `yaml:"peers" help:"peer sessions that may be open at once"`
+	Queue      int32 `yaml:"queue" help:"messages that may wait for one session"`
+}
+
+// maxLimit bounds every limit.
+const maxLimit = 1 << 20
+
+// Default is a Sidecar that lacks its names, etcd's endpoints and the certificates.
+func Default() Sidecar {
+	return Sidecar{
+		Tenant: "default", Role: discovery.Both, RunDir: "/run/baton", Listen: "127.0.0.1:0",
+		Etcd: etcd.Default(), NATS: nats.Default(),
+		Lease: 30 * time.Second, MaxHold: 10 * time.Minute, Deadline: time.Minute,
+		Limits:   Limits{Imports: 1024, Exports: 1024, Tombstones: 4096, Peers: 1024, Queue: 1024},
+		LogLevel: "info", LogFormat: "text",
+	}
+}
+
+// Check says every fault, each with its field and remedy; the errors are ErrConfig.
+func (c Sidecar) Check() error {
+	var f faults
+	f.names(c)
+	f.addr("listen", c.Listen, true)
+	f.addr("advertise", c.Advertise, false)
+	f.addr("metrics", c.Metrics, true)
+	if c.Listen == "" {
+		f.add("listen", "is empty: want host:port, such as 127.0.0.1:0")
+	}
+	if c.RunDir == "" {
+		f.add("run-dir", "is empty: name a directory for the sockets")
+	}
+	if len(c.RunDir) > maxRunDir {
+		f.add("run-dir", "%d bytes: a socket's path is at most 107, so want at most %d", len(c.RunDir), maxRunDir)
+	}
+	f.section("etcd", c.Etcd.Check())
+	f.section("nats", c.NATS.Check())
+	f.section("tls", c.TLS.Check())
+	f.times(c)
+	for _, l := range []struct {
+		field string
+		n     int32
+	}{
+		{"limits.imports", c.Limits.Imports}, {"limits.exports", c.Limits.Exports},
+		{"limits.tombstones", c.Limits.Tombstones}, {"limits.peers", c.Limits.Peers}, {"limits.queue", c.Limits.Queue},
+	} {
+		if l.n < 1 || l.n > maxLimit {
+			f.add(l.field, "%d: want 1 to %d", l.n, maxLimit)
+		}
+	}
+	f.section("log", checkLog(c.LogLevel, c.LogFormat))
+	return errors.Join(f...)
+}
+
+// maxRunDir leaves room for "/engine.fd.sock" in the 107 bytes of a socket's path.
+const maxRunDir = 90
+
+// faults collects what is wrong.
+type faults []error
+
+func (f *faults) add(field, format string, args ...any) {
+	*f = append(*f, fmt.Errorf("%w: %s: %s", ErrConfig, field, fmt.Sprintf(format, args...)))
+}
+
+// section takes over the faults that a section found in itself.
+func (f *faults) section(name string, err error) {
+	if err == nil {
+		return
+	}
+	var many interface{ Unwrap() []error }
+	if errors.As(err, &many) {
+		for _, e := range many.Unwrap() {
+			if !errors.Is(e, ErrConfig) {
+				e = fmt.Errorf("%w: %s: %w", ErrConfig, name, e)
+			}
+			*f = append(*f, e)
+		}
+		return
+	}
+	*f = append(*f, fmt.Errorf("%w: %s: %w", ErrConfig, name, err))
+}
+
+func (f *faults) names(c Sidecar) {
+	for _, n := range []struct{ field, value string }{
+		{"cluster", c.Cluster}, {"pool", c.Pool}, {"group", c.Group}, {"tenant", c.Tenant},
+	} {
+		if n.value == "" {
+			f.add(n.field, "is empty: set --%s or the file's key", n.field)
+		} else if err := discovery.CheckName(n.field, n.value); err != nil {
+			f.add(n.field, "%q: want 1 to 63 of a-z, 0-9 and -, not at the ends", n.value)
+		}
+	}
+	if c.Rank < 0 || c.Rank >= discovery.MaxRanks {
+		f.add("rank", "%d: want 0 to %d", c.Rank, discovery.MaxRanks-1)
+	}
+	switch c.Role {
+	case discovery.Prefill, discovery.Decode, discovery.Both:
+	default:
+		f.add("role", "%q: %s", c.Role, want(string(c.Role), []string{"prefill", "decode", "both"}))
+	}
+}
+
+// addr checks host:port where it is given; port 0 is for those that are listened on.
+func (f *faults) addr(field, addr string, listen bool) {
+	if addr == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		f.add(field, "%q: want host:port", addr)
+		return
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	switch {
+	case err != nil:
+		f.add(field, "%q: want a port of 0 to 65535", addr)
+	case !listen && n == 0:
+		f.add(field, "%q: want the port that others dial, not 0", addr)
+	case !listen && host == "":
+		f.add(field, "%q: want the host that others dial", addr)
+	}
+}
+
+func (f *faults) times(c Sidecar) {
+	for _, d := range []struct {
+		field string
+		d     time.Duration
+	}{{"lease", c.Lease}, {"max-hold", c.MaxHold}, {"deadline", c.Deadline}} {
+		if d.d < time.Millisecond || d.d > 24*time.Hour {
+			f.add(d.field, "%v: want 1ms to 24h, such as 30s", d.d)
+		}
+	}
+	if c.MaxHold < c.Lease {
+		f.add("max-hold", "%v is shorter than lease, %v: want at least that", c.MaxHold, c.Lease)
+	}
+}
