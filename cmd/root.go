@@ -46,10 +46,13 @@ func (e *HintError) Unwrap() error { return e.Err }
 // command failed, 2 when it was called wrongly. SIGINT and SIGTERM end the command's
 // context; a second one ends the process at once.
 func Execute(args []string, stdout, stderr io.Writer) int {
+	return execute(newRoot(), args, stdout, stderr)
+}
+
+func execute(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -92,8 +95,12 @@ func newRoot() *cobra.Command {
 	group(root)
 	root.AddCommand(
 		newCertsCmd(),
+		newDemoCmd(),
+		newDevCmd(),
 		newEngineCmd(),
+		newMoverCmd(),
 		newPlanCmd(),
+		newSidecarCmd(),
 		newVersionCmd(),
 	)
 	return root

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/batonkv/baton/config"
 )
@@ -66,5 +69,21 @@ func TestReport(t *testing.T) {
 		if code := report(&out, c.err); code != c.code || out.String() != c.text {
 			t.Errorf("%v: %d %q", c.err, code, out.String())
 		}
+	}
+}
+
+// A signal ends the command's context, and the command ends as it sees fit.
+func TestSignalEndsTheContext(t *testing.T) {
+	root := newRoot()
+	root.AddCommand(&cobra.Command{Use: "wait", RunE: func(cmd *cobra.Command, _ []string) error {
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		<-cmd.Context().Done()
+		return errors.New("ended by a signal")
+	}})
+	var out, errs bytes.Buffer
+	if code := execute(root, []string{"wait"}, &out, &errs); code != exitFailed || errs.String() != "baton: ended by a signal\n" {
+		t.Errorf("%d %q", code, errs.String())
 	}
 }
