@@ -25,6 +25,9 @@ type Config struct {
 	// MaxOpen bounds open tickets, and so the queue before the workers; a pull beyond
 	// it is refused with ErrFull. 0: 1024.
 	MaxOpen int
+	// Inline copies a pull of at most this many bytes in the call of Pull itself while
+	// no other is open: waking a worker costs as much as 100 KiB. 0: never.
+	Inline int64
 }
 
 func (c Config) withDefaults() Config {
@@ -46,6 +49,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("direct: workers: %d: want 1 to 256", d.Workers)
 	case d.MaxOpen < 1 || d.MaxOpen > 1<<20:
 		return fmt.Errorf("direct: max open: %d: want 1 to %d", d.MaxOpen, 1<<20)
+	case d.Inline < 0:
+		return fmt.Errorf("direct: inline: %d bytes: want 0 (never) or more", d.Inline)
 	}
 	return nil
 }
@@ -53,6 +58,7 @@ func (c Config) Check() error {
 // Backend implements transfer.Backend. Its owner calls Close.
 type Backend struct {
 	copier transfer.Copier
+	inline int64
 	queue  chan *ticket // as long as tickets may be open, so a send never waits
 	drain  chan struct{}
 	wg     sync.WaitGroup // workers
@@ -76,6 +82,7 @@ func New(cfg Config) (*Backend, error) {
 	cfg = cfg.withDefaults()
 	b := &Backend{
 		copier:  cfg.Copier,
+		inline:  cfg.Inline,
 		queue:   make(chan *ticket, cfg.MaxOpen),
 		drain:   make(chan struct{}),
 		regions: map[transfer.RegionID]*region{},

@@ -34,8 +34,8 @@ func (l *Link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transf
 }
 
 // PullNotify is Pull with a call of settled, which may be nil, right after Done has
-// closed: on the worker that copied, for an answer without another goroutine's wake.
-// No worker copies while it runs, and Backend.Close waits for it.
+// closed: on the goroutine that copied, for an answer without another one's wake. That
+// goroutine copies nothing else meanwhile, and Backend.Close waits for it.
 func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, settled func(bytes int64, err error)) (transfer.Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, l.b.fail("pull", l.peer, err)
@@ -44,15 +44,22 @@ func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, s
 		return nil, l.b.fail("pull", l.peer, err)
 	}
 	ns := nests.Get().(*[]lower.Nest)
-	var err error
+	size, err := t.Bytes(j)
+	if err != nil {
+		nests.Put(ns)
+		return nil, l.b.fail("pull", l.peer, err)
+	}
 	if *ns, err = t.Nests((*ns)[:0], j); err != nil {
 		nests.Put(ns)
 		return nil, l.b.fail("pull", l.peer, err)
 	}
-	k, err := l.submit(ns, settled)
+	k, now, err := l.submit(ns, size, settled)
 	if err != nil {
 		nests.Put(ns)
 		return nil, l.b.fail("pull", l.peer, err)
+	}
+	if now {
+		k.copy()
 	}
 	return k, nil
 }
@@ -73,18 +80,19 @@ func (l *Link) fits(t *lower.Template) error {
 	return nil
 }
 
-// submit books the ticket and its regions, and queues it.
-func (l *Link) submit(ns *[]lower.Nest, settled func(int64, error)) (*ticket, error) {
+// submit books the ticket and its regions, and queues it, unless the caller is to
+// copy it now.
+func (l *Link) submit(ns *[]lower.Nest, size int64, settled func(int64, error)) (k *ticket, now bool, err error) {
 	b := l.b
-	k := &ticket{l: l, ns: ns, settled: settled, done: make(chan struct{})}
+	k = &ticket{l: l, ns: ns, settled: settled, done: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.closed || l.gone:
-		return nil, transfer.ErrClosed
+		return nil, false, transfer.ErrClosed
 	case b.open == cap(b.queue):
-		return nil, fmt.Errorf("%w: %d: wait for one of them", transfer.ErrFull, b.open)
+		return nil, false, fmt.Errorf("%w: %d: wait for one of them", transfer.ErrFull, b.open)
 	}
 	for i := range *ns {
 		id := transfer.RegionID((*ns)[i].Dst)
@@ -97,10 +105,13 @@ func (l *Link) submit(ns *[]lower.Nest, settled func(int64, error)) (*ticket, er
 		}
 	}
 	k.dst = b.bufs
+	now = b.open == 0 && size <= b.inline
 	b.open++
 	l.open++
-	b.queue <- k
-	return k, nil
+	if !now {
+		b.queue <- k
+	}
+	return k, now, nil
 }
 
 // Close implements transfer.Link.
@@ -135,8 +146,7 @@ func (b *Backend) work() {
 			continue
 		default:
 		}
-		n, err := b.copier.Copy(k.ctx, *k.ns, k.l.bufs, k.dst)
-		k.settle(n, err)
+		k.copy()
 	}
 }
 
@@ -174,6 +184,10 @@ func (k *ticket) Bytes() int64 {
 	default:
 		return 0
 	}
+}
+
+func (k *ticket) copy() {
+	k.settle(k.l.b.copier.Copy(k.ctx, *k.ns, k.l.bufs, k.dst))
 }
 
 // settle returns what the ticket held before it closes done: whoever sees Done may

@@ -1,6 +1,7 @@
 package mover
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -64,7 +65,7 @@ func (r *frameReader) next() (frame, error) {
 			return frame{}, fmt.Errorf("%w: %d bytes and %d descriptors", errWire, n, nfds)
 		}
 		if err := r.fill(headBytes + int(n)); err != nil {
-			return frame{}, noEOF(err)
+			return frame{}, err
 		}
 		if nfds > len(r.fds) {
 			return frame{}, fmt.Errorf("%w: %d of %d descriptors arrived: raise the limit of open files", errWire, len(r.fds), nfds)
@@ -107,13 +108,13 @@ func (r *frameReader) fill(n int) error {
 			}
 		}
 		switch {
-		case err != nil:
+		case err != nil && !errors.Is(err, io.EOF):
 			return err
 		case flags&unix.MSG_CTRUNC != 0:
 			return fmt.Errorf("%w: descriptors were lost: raise the limit of open files", errWire)
-		case m == 0 && len(r.buf) > 0:
+		case m <= 0 && len(r.buf) > 0: // in the middle of a frame
 			return io.ErrUnexpectedEOF
-		case m == 0:
+		case m <= 0:
 			return io.EOF
 		}
 	}
@@ -140,13 +141,6 @@ func (r *frameReader) close() {
 	closeFDs(r.fds)
 	closeFDs(r.held)
 	r.fds, r.held = nil, nil
-}
-
-func noEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // writeFrame writes f and closes its descriptors, also when it fails. buf is scratch.

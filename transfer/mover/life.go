@@ -106,7 +106,7 @@ func spawnLocal(c transfer.Copier, cfg Config) (*life, error) {
 	var how error
 	go func() {
 		defer close(exited)
-		how = serve(other, c, true, stop)
+		how = serve(other, c, true, stop, nil)
 	}()
 	return begin(&life{pid: os.Getpid(), conn: conn, end: sync.OnceFunc(func() { close(stop) }),
 		exited: exited, status: func() error { return how }}, cfg)

@@ -21,7 +21,7 @@ import (
 
 // Config of a Mover.
 type Config struct {
-	// Command starts the child, which calls Serve(lifeline.FirstExtra): usually
+	// Command starts the child, which calls Serve on lifeline.FirstExtra: usually
 	// os.Executable() and "mover". Unused by InProcess.
 	Command []string
 	Env     []string  // of the child; nil: this process's

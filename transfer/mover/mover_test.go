@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "mover":
-		if err := Serve(lifeline.FirstExtra); err != nil {
+		if err := Serve(context.Background(), lifeline.FirstExtra); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -386,10 +386,10 @@ func TestServeByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fds[1])
-	if err := Serve(fds[0]); err == nil || !strings.Contains(err.Error(), "sidecars start movers") {
+	if err := Serve(t.Context(), fds[0]); err == nil || !strings.Contains(err.Error(), "sidecars start movers") {
 		t.Errorf("Serve of a pipe: %v", err)
 	}
-	if err := Serve(1 << 20); err == nil {
+	if err := Serve(t.Context(), 1<<20); err == nil {
 		t.Error("Serve of no descriptor")
 	}
 }

@@ -18,10 +18,10 @@ import (
 )
 
 // Serve is the whole life of a mover process: it copies for the sidecar at the other
-// end of the socket fd, which it takes over, and returns when the sidecar lets go or
-// the lifeline ends. A copy in progress goes on to its end first; pulls behind it do
-// not begin. The caller exits then.
-func Serve(fd int) error {
+// end of the socket fd, which it takes over, and returns when the sidecar lets go, the
+// lifeline or ctx ends. A copy in progress goes on to its end first; pulls behind it
+// do not begin. The caller exits then.
+func Serve(ctx context.Context, fd int) error {
 	c, err := rows.New(rows.Config{})
 	if err != nil {
 		return err
@@ -31,14 +31,18 @@ func Serve(fd int) error {
 	if err != nil {
 		return fmt.Errorf("%w: sidecars start movers, with a socket as descriptor %d", err, fd)
 	}
-	return serve(conn, c, false, lifeline.Watch())
+	return serve(conn, c, false, ctx.Done(), lifeline.Watch())
 }
+
+// inlineBytes keeps the next message waiting for some 50 microseconds at most.
+const inlineBytes = 256 << 10
 
 // server is the mover's half of one socket pair.
 type server struct {
 	conn   *net.UnixConn
 	copier transfer.Copier
-	local  bool // in one process with the sidecar, so that Local memory means something
+	local  bool  // in one process with the sidecar, so that Local memory means something
+	inline int64 // bytes up to which the reading goroutine copies by itself
 
 	// Used by the reading goroutine alone.
 	b       *direct.Backend // made by the first frame
@@ -64,17 +68,22 @@ type slot struct {
 	err error // why there is none
 }
 
-func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop <-chan struct{}) error {
+func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop, orphaned <-chan struct{}) error {
 	s := &server{conn: conn, copier: c, local: local, links: map[uint32]*served{},
 		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{}}
+	if !local { // tests hold copies, and expect other requests to be answered meanwhile
+		s.inline = inlineBytes
+	}
 	ended := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		select {
 		case <-stop:
-			_ = conn.CloseRead() // ends the loop below and leaves answers a way out
+		case <-orphaned:
 		case <-ended:
+			return
 		}
+		_ = conn.CloseRead() // ends the loop below and leaves answers a way out
 	})
 	err := s.write(&frame{kind: kindHello})
 	if err == nil {
@@ -147,7 +156,7 @@ func (s *server) configure(f *frame) error {
 	if err != nil {
 		return err
 	}
-	s.b, err = direct.New(direct.Config{Copier: s.copier, MaxOpen: int(c.maxOpen), Workers: int(c.workers)})
+	s.b, err = direct.New(direct.Config{Copier: s.copier, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline})
 	return err
 }
 
@@ -280,19 +289,21 @@ func (s *server) pull(f *frame) error {
 		return s.answer(f.id, 0, errors.Join(lower.ErrTemplate, at.err))
 	}
 	id := f.id
-	s.tmu.Lock() // so that the answer finds its ticket on the list
 	k, err := l.PullNotify(context.Background(), at.t, s.job, func(n int64, err error) {
 		s.tmu.Lock()
 		delete(s.pulls, id)
 		s.tmu.Unlock()
 		_ = s.answer(id, n, err)
 	})
-	if err == nil {
-		s.pulls[id] = k
-	}
-	s.tmu.Unlock()
 	if err != nil {
 		return s.answer(id, 0, err)
+	}
+	s.tmu.Lock()
+	defer s.tmu.Unlock()
+	select {
+	case <-k.Done(): // answered, or about to be
+	default:
+		s.pulls[id] = k
 	}
 	return nil
 }
