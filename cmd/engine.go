@@ -94,17 +94,8 @@ func (f *engineFlags) config() (engine.Config, error) {
 
 // run ends when ctx does, or with the parent.
 func (f *engineFlags) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := lifeline.Context(ctx)
 	defer cancel()
-	if gone := lifeline.Watch(); gone != nil {
-		go func() { // ends with the parent or with ctx
-			select {
-			case <-gone:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
 	cfg, err := f.config()
 	if err != nil {
 		return err

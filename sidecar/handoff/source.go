@@ -54,6 +54,9 @@ func (s *Source) Pins() []PinInfo { return s.pins }
 // Export is what the leader's engine exported; nil before.
 func (s *Source) Export() *Export { return s.export }
 
+// Copies is how many imports may still consume s.
+func (s *Source) Copies() int32 { return s.copies }
+
 // Deadline is when the lease ends; it means nothing unless s is Leasing.
 func (s *Source) Deadline() time.Duration { return s.deadline }
 
@@ -182,7 +185,9 @@ type Pin struct {
 	Deadline time.Duration
 }
 
-// Answers reports whether c asks about exactly this pin.
+// Answers reports whether c asks about exactly this pin. The pin and its generation
+// name it; the leader's word that it belongs to c.ID may still be on its way, since an
+// importer can be faster than the leader's message to its own rank.
 func (p *Pin) Answers(c Check) bool {
-	return p.ID == c.ID && p.Info.Pin == c.Pin && p.Info.Generation == c.Generation
+	return (p.ID == c.ID || p.ID == ID{}) && p.Info.Pin == c.Pin && p.Info.Generation == c.Generation
 }

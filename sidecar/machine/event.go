@@ -219,6 +219,8 @@ type Notice struct {
 	Imported handoff.Imported  // Imported
 	Err      error             // Failed
 	ID       handoff.ID
+	// SourceSafe: Failed, and the source is still held for another try.
+	SourceSafe bool
 }
 
 // Now is an instant of the driver's monotonic clock.

@@ -241,3 +241,42 @@ func (m *Machine) applied(all uint64) {
 		}
 	}
 }
+
+// MemberStatus is one rank of the group as its leader sees it.
+type MemberStatus struct {
+	handoff.Member
+	PID      int32
+	Addr     string
+	Attached bool
+}
+
+// Status is this sidecar and, on rank 0, its group.
+type Status struct {
+	Instance handoff.Instance // 0: no engine
+	Ranks    int32
+	Ready    bool
+	Members  []MemberStatus
+	Capacity handoff.Capacity
+}
+
+// Status tells who is attached.
+func (m *Machine) Status() Status {
+	var s Status
+	if m.engine == nil {
+		return s
+	}
+	a := m.engine.attach
+	s = Status{Instance: a.Instance, Ranks: a.Ranks, Ready: m.lead.roster != nil, Capacity: a.Capacity}
+	if !m.leads() {
+		s.Ready = m.member != nil && m.member.Instance == a.Instance
+		return s
+	}
+	for r := range layout.Rank(a.Ranks) {
+		rec := m.records[key(m.cfg.Self.Group, r)]
+		j, ok := m.lead.joins[r]
+		ms := MemberStatus{Member: handoff.Member{Group: m.cfg.Self.Group, Rank: r, Incarnation: handoff.Incarnation(rec.Incarnation)},
+			PID: rec.PID, Addr: rec.Addr, Attached: ok && j.attach.Instance == a.Instance}
+		s.Members = append(s.Members, ms)
+	}
+	return s
+}

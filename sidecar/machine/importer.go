@@ -14,7 +14,7 @@ type importing struct {
 	*handoff.Leader
 	calls  []Call
 	engine bool // rank 0's engine asked
-	told   bool
+	safe   bool // it failed and the source is still held
 	hashes []uint64
 }
 
@@ -306,5 +306,5 @@ func (m *Machine) admitted(i *importing) {
 	}
 	m.do(Notify{Notice{Kind: NoticeImported, Label: res.Label, Imported: res, ID: res.ID}})
 	m.publish(events.Admitted, events.Event{Handoff: i.ID().String(), Label: res.Label, Bytes: res.Bytes})
-	m.finish(i, Outcome{ID: res.ID, Label: res.Label, State: "admitted", Imported: res})
+	m.finish(i, m.outcome(i))
 }

@@ -206,6 +206,20 @@ func TestDivergedAllocators(t *testing.T) {
 	}
 }
 
+// An importer may be faster than the leader's word to its own ranks.
+func TestCheckBeforeLeased(t *testing.T) {
+	w := pair(t, 2, 1)
+	w.drop = func(_, _ handoff.Member, msg handoff.PeerMessage) bool { _, ok := msg.(handoff.Leased); return ok }
+	c := w.importStart("d", w.export("p", "r1", 40))
+	w.run()
+	if r := w.ended(c); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	if p := w.at("p", 1); len(p.eng.freed) != 1 || len(p.m.pins) != 0 {
+		t.Fatalf("rank 1: %d frees, %d pins", len(p.eng.freed), len(p.m.pins))
+	}
+}
+
 func TestPendingUntilExport(t *testing.T) {
 	w := pair(t, 2, 1)
 	p := w.at("p", 0)

@@ -11,11 +11,15 @@ import (
 
 // Outcome is what Get knows of an import or of a held hand-off.
 type Outcome struct {
-	ID       handoff.ID
-	Label    string
-	State    string
-	Imported handoff.Imported
-	Err      error
+	ID         handoff.ID
+	Label      string
+	Source     handoff.SourceState // not 0: this group holds or held it
+	Copies     int32               // Source: left
+	State      handoff.LeaderState // of an import
+	Attempt    handoff.Attempt
+	Imported   handoff.Imported
+	Err        error
+	SourceSafe bool
 }
 
 func (m *Machine) finish(i *importing, o Outcome) {
@@ -37,15 +41,15 @@ func (m *Machine) failImport(i *importing, err error) {
 	if opened && !consuming && m.lead.roster != nil && m.up(i.Source) {
 		m.do(ToPeer{i.Source, handoff.Withdraw{ID: i.ID(), Importer: m.importer(), Attempt: i.Attempt}})
 	}
-	safe := !consuming && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
+	i.safe = !consuming && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
 	if i.engine {
-		m.toEngine(handoff.Failed{Label: i.Import.Label, Err: err, SourceSafe: safe})
+		m.toEngine(handoff.Failed{Label: i.Import.Label, Err: err, SourceSafe: i.safe})
 	}
 	for _, c := range i.calls {
 		m.do(Reply{Call: c, Err: err})
 	}
 	i.calls = nil
-	m.do(Notify{Notice{Kind: NoticeFailed, Label: i.Import.Label, Err: err, ID: i.ID()}})
+	m.do(Notify{Notice{Kind: NoticeFailed, Label: i.Import.Label, Err: err, ID: i.ID(), SourceSafe: i.safe}})
 	m.publish(events.Dropped, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Cause: err.Error()})
 	if !drop || m.lead.roster == nil {
 		m.finish(i, m.outcome(i))
@@ -56,11 +60,8 @@ func (m *Machine) failImport(i *importing, err error) {
 }
 
 func (m *Machine) outcome(i *importing) Outcome {
-	o := Outcome{ID: i.ID(), Label: i.Import.Label, State: i.State().String(), Err: i.Err}
-	if i.Err != nil {
-		o.State = "failed"
-	}
-	return o
+	return Outcome{ID: i.ID(), Label: i.Import.Label, State: i.State(), Attempt: i.Attempt, Err: i.Err, SourceSafe: i.safe,
+		Imported: handoff.Imported{Label: i.Import.Label, ID: i.ID(), Bytes: i.Bytes, Cached: i.Cached, Phases: i.Phases}}
 }
 
 // drained returns a dropped import's blocks once every rank is quiet.
@@ -127,7 +128,7 @@ func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
 		}
 	}
 	if s := m.lead.sources[id]; s != nil {
-		return Outcome{ID: id, Label: s.Label, State: [...]string{"", "announced", "exported", "released"}[s.State()]}, true
+		return Outcome{ID: id, Label: s.Label, Source: s.State(), Copies: s.Copies()}, true
 	}
 	return Outcome{}, false
 }

@@ -1,0 +1,212 @@
+// Package demo runs real prompts through a prefill group and a decode group that
+// cmd/dev brought up, is itself the control plane between them, and compares every
+// token with one engine that does both.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/examples/engine"
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// ErrNotEqual says that tokens after a hand-off differ from those of one engine.
+var ErrNotEqual = errors.New("tokens after the hand-off are NOT EQUAL to those of one engine doing both")
+
+// ErrBytes says that the copies moved another number of bytes than the shapes say.
+var ErrBytes = errors.New("bytes moved differ from the closed form")
+
+// Options is one run.
+type Options struct {
+	Dev      dev.Options
+	MaxNew   int32         // tokens of each request
+	Deadline time.Duration // of one request
+}
+
+// row is what became of one request.
+type row struct {
+	prompt      prompt
+	label       string
+	imported    handoff.Imported
+	got         []int32
+	want        []int32
+	moved       int64 // closed form
+	total       time.Duration
+	forwards    int32 // prompt tokens that the decode engine computed
+	blockTokens int32
+}
+
+func (r row) equal() bool { return slices.Equal(r.got, r.want) }
+
+// demo is one run's state.
+type demo struct {
+	opt     Options
+	model   model.Config
+	prefill []*dev.Running
+	decode  []*dev.Running
+	shown   map[string]chan handoff.Manifest // manifests that Watch brought, by label
+}
+
+// Run brings the groups up, moves every prompt, prints the table and the verdict.
+// The error is ErrNotEqual when a token differs.
+func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
+	if opt.Dev, err = opt.Dev.Defaults(); err != nil {
+		return err
+	}
+	m, err := model.ByName(opt.Dev.Model, opt.Dev.Seed)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	c, err := dev.Up(ctx, opt.Dev)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() { // ends with ctx
+		select {
+		case err := <-c.Died():
+			stop(err)
+		case <-ctx.Done():
+		}
+	}()
+	d := &demo{opt: opt, model: m, shown: map[string]chan handoff.Manifest{}}
+	for _, g := range c.Groups {
+		if g.Role == discovery.Prefill {
+			d.prefill = append(d.prefill, g)
+		} else {
+			d.decode = append(d.decode, g)
+		}
+	}
+	if len(d.prefill) == 0 || len(d.decode) == 0 {
+		return fmt.Errorf("%w: the demo needs a prefill and a decode group", dev.ErrSpec)
+	}
+	c.Print(out)
+	fmt.Fprintf(out, "\nup in %.1f s\n\n", time.Since(began).Seconds())
+	rows, err := d.requests(ctx, out)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	if err != nil {
+		return err
+	}
+	return d.verdict(out, rows, c)
+}
+
+// requests moves the prompts one by one, each between the next pair of groups.
+func (d *demo) requests(ctx context.Context, out io.Writer) ([]row, error) {
+	ps := prompts(d.opt.Dev.BlockTokens)
+	for i := range ps {
+		d.shown[label(i)] = make(chan handoff.Manifest, 1)
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	failed := make(chan error, len(d.prefill))
+	for _, g := range d.prefill {
+		go func() { failed <- d.watch(watching, g) }()
+	}
+	var rows []row
+	printHeader(out)
+	for i, p := range ps {
+		r, err := d.request(ctx, i, p, failed)
+		if err != nil {
+			return rows, fmt.Errorf("request %s (%s): %w", label(i), p.name, err)
+		}
+		rows = append(rows, r)
+		printRow(out, r, d.opt.Dev.Backend)
+	}
+	return rows, nil
+}
+
+func label(i int) string { return fmt.Sprintf("r%d", i+1) }
+
+// watch passes on the manifests that a prefill leader shows.
+func (d *demo) watch(ctx context.Context, g *dev.Running) error {
+	for n, err := range g.Leader.Watch(ctx, 0) {
+		if err != nil {
+			return fmt.Errorf("watch of %s: %w", g.Name, err)
+		}
+		if ch := d.shown[n.Label]; n.Kind == control.Exported && ch != nil && n.Manifest != nil {
+			select {
+			case ch <- *n.Manifest:
+			default: // shown again
+			}
+		}
+	}
+	return nil
+}
+
+// request takes one prompt through prefill, hand-off and decode, and computes what
+// one engine says.
+func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan error) (r row, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.opt.Deadline)
+	defer cancel()
+	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
+	r = row{prompt: p, label: label(i), blockTokens: d.opt.Dev.BlockTokens}
+	began := time.Now()
+	if _, err = generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil); err != nil {
+		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)
+	}
+	var man handoff.Manifest
+	select {
+	case man = <-d.shown[r.label]:
+	case err := <-watchFailed:
+		return r, err
+	case <-ctx.Done():
+		return r, context.Cause(ctx)
+	}
+	adopted := make(chan error, 1)
+	go func() {
+		res, err := generate(ctx, dst, front.Request{MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Adopt}, &r.got)
+		r.forwards = res.Forwarded
+		adopted <- err
+	}()
+	r.imported, err = dst.Leader.Import(ctx, handoff.Import{Label: r.label, Manifest: man, Tokens: p.tokens, Deadline: d.opt.Deadline})
+	if err != nil {
+		cancel()
+		<-adopted
+		return r, fmt.Errorf("import into %s: %w", dst.Name, err)
+	}
+	if err = <-adopted; err != nil {
+		return r, fmt.Errorf("decode on %s: %w", dst.Name, err)
+	}
+	r.total = time.Since(began)
+	r.moved = closedForm(d.model, int32(len(p.tokens))-r.imported.Cached)
+	r.want, err = engine.Reference(ctx, engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens}, p.tokens, int(d.opt.MaxNew))
+	return r, err
+}
+
+func generate(ctx context.Context, g *dev.Running, req front.Request, got *[]int32) (front.Result, error) {
+	c, err := front.Dial(ctx, g.Front())
+	if err != nil {
+		return front.Result{}, err
+	}
+	return c.Generate(ctx, req, func(t int32) {
+		if got != nil {
+			*got = append(*got, t)
+		}
+	})
+}
+
+// closedForm is what must move for tokens of a prompt that are not in the decode
+// cache: their K and V in bf16, and the whole per-request state in fp32. No layout
+// appears in it, since each cell moves once whatever the cut.
+func closedForm(m model.Config, tokens int32) int64 {
+	kv := int64(m.AttentionLayers()) * 2 * int64(m.KVHeads) * int64(m.HeadDim) * 2
+	channels := int64(m.SSMHeads*m.SSMHeadDim + 2*m.Groups*m.StateDim)
+	conv := int64(m.SSMLayers()) * channels * int64(m.Window) * 4
+	ssm := int64(m.SSMLayers()) * int64(m.SSMHeads*m.SSMHeadDim*m.StateDim) * 4
+	return int64(tokens)*kv + conv + ssm
+}

@@ -1,0 +1,73 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/batonkv/baton/cmd/dev"
+)
+
+const columns = "%-4s %-14s %7s %7s %10s %7s  %6s %8s %6s %6s %6s %6s  %6s  %-8s %s\n"
+
+func printHeader(out io.Writer) {
+	fmt.Fprintf(out, columns, "", "", "prompt", "new", "", "reused", "ms per", "phase", "", "", "", "", "", "", "")
+	fmt.Fprintf(out, columns, "req", "prompt", "tokens", "tokens", "moved", "blocks", "open", "reserve", "move", "check", "done", "admit", "GB/s", "backend", "tokens")
+}
+
+func printRow(out io.Writer, r row, backend string) {
+	verdict := "equal"
+	if !r.equal() {
+		verdict = fmt.Sprintf("NOT EQUAL from token %d on", firstDifference(r.got, r.want)+1)
+	}
+	p := r.imported.Phases
+	rate := "-"
+	if p.Move > 0 {
+		rate = fmt.Sprintf("%.2f", float64(r.imported.Bytes)/p.Move.Seconds()/1e9)
+	}
+	fmt.Fprintf(out, columns, r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
+		dev.Size(r.imported.Bytes), fmt.Sprint(r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
+		ms(p.Done), ms(p.Admit), rate, backend, verdict)
+}
+
+// verdict prints what the run showed and makes it an error when it is bad.
+func (d *demo) verdict(out io.Writer, rows []row, c *dev.Cluster) error {
+	bad, bytes, forwards := 0, int64(0), int32(0)
+	var wrong *row
+	for i, r := range rows {
+		bytes += r.imported.Bytes
+		forwards += r.forwards
+		if !r.equal() {
+			bad++
+		}
+		if r.imported.Bytes != r.moved {
+			wrong = &rows[i]
+		}
+	}
+	var cuts []string
+	for _, g := range c.Groups {
+		cuts = append(cuts, fmt.Sprintf("%s TP=%d", g.Name, g.TP))
+	}
+	fmt.Fprintf(out, "\n%s, model %s: %d hand-offs, %s moved by the decode ranks' movers, %d prompt tokens computed again\n",
+		strings.Join(cuts, " → "), d.model.Name, len(rows), dev.Size(bytes), forwards)
+	if wrong != nil {
+		return fmt.Errorf("%w: request %s moved %d bytes, its shapes say %d", ErrBytes, wrong.label, wrong.imported.Bytes, wrong.moved)
+	}
+	if bad > 0 {
+		return fmt.Errorf("%w: %d of %d requests", ErrNotEqual, bad, len(rows))
+	}
+	fmt.Fprintf(out, "tokens after the hand-off are EQUAL to those of one engine doing both: %d of %d requests\n", len(rows), len(rows))
+	return nil
+}
+
+func firstDifference(a, b []int32) int {
+	for i := range a {
+		if i >= len(b) || a[i] != b[i] {
+			return i
+		}
+	}
+	return len(a)
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Nanoseconds())/1e6) }

@@ -1,0 +1,90 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/lifeline"
+)
+
+// devFlags are the flags that dev and demo share.
+type devFlags struct {
+	shards, backend, model string
+	seed                   uint64
+	blockTokens            int32
+}
+
+func (f *devFlags) bind(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "shard `groups`, each tp=N,role=prefill|decode[,dp=N], joined by +")
+	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: shm")
+	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's model: hybrid (attention and Mamba2) or attention")
+	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
+	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache")
+}
+
+func (f *devFlags) options(cmd *cobra.Command) (dev.Options, error) {
+	groups, err := dev.ParseShards(f.shards)
+	if err != nil {
+		return dev.Options{}, &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help shows the form"}
+	}
+	level := "warn"
+	if cmd.Flags().Changed("log-level") {
+		level, _ = cmd.Flags().GetString("log-level") // the root defines it
+	}
+	return dev.Options{Groups: groups, Model: f.model, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
+		LogLevel: level, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
+}
+
+// progress says what is being waited for, with the time since the start.
+func progress(w io.Writer) func(string) {
+	began := time.Now()
+	return func(what string) { fmt.Fprintf(w, "%5.1f s  starting %s\n", time.Since(began).Seconds(), what) }
+}
+
+func newDevCmd() *cobra.Command {
+	var f devFlags
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Bring a whole Baton up on this machine, until Ctrl-C",
+		Long: `Bring a whole Baton up on this machine: etcd and NATS in this process, and for each
+rank a sidecar, its mover and a rank of the reference engine as processes of their own.
+It stays up until Ctrl-C, and nothing outlives it.`,
+		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd)
+			if err != nil {
+				return err
+			}
+			return runDev(cmd, o)
+		},
+	}
+	f.bind(cmd)
+	return cmd
+}
+
+func runDev(cmd *cobra.Command, o dev.Options) (err error) {
+	ctx, cancel := lifeline.Context(cmd.Context())
+	defer cancel()
+	c, err := dev.Up(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	out := cmd.OutOrStdout()
+	c.Print(out)
+	fmt.Fprintf(out, "\nup; Ctrl-C stops everything\n")
+	select {
+	case err := <-c.Died():
+		return err
+	case <-ctx.Done():
+		fmt.Fprintln(cmd.ErrOrStderr(), "stopping engines, sidecars and servers")
+		return nil
+	}
+}

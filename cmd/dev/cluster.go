@@ -1,0 +1,342 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/cmd/dev/servers"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/sidecar/certs"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/control/client"
+	"github.com/batonkv/baton/sidecar/loop"
+)
+
+// Options is what to bring up.
+type Options struct {
+	Groups      []Group
+	Model       string // hybrid or attention
+	Seed        uint64
+	BlockTokens int32 // tokens of a block; 0: 16
+	Blocks      int32 // of each engine
+	Slots       int32
+	Corrupt     string // what the decode engines damage on admission; "": nothing
+	Backend     string // shm
+	Binary      string // baton itself
+	Stderr      io.Writer
+	LogLevel    string
+	Progress    func(what string)
+}
+
+// Defaults fills what is zero.
+func (o Options) Defaults() (Options, error) {
+	if o.Model == "" {
+		o.Model = "hybrid"
+	}
+	if o.Blocks == 0 {
+		o.Blocks = 256
+	}
+	if o.Slots == 0 {
+		o.Slots = 16
+	}
+	if o.BlockTokens == 0 {
+		o.BlockTokens = 16
+	}
+	if o.Seed == 0 {
+		o.Seed = 1
+	}
+	if o.Backend == "" {
+		o.Backend = "shm"
+	}
+	if o.Backend != "shm" {
+		return o, fmt.Errorf("disagg-kv-transport-backend: %q: this machine's backends are: shm", o.Backend)
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "warn"
+	}
+	if o.Stderr == nil {
+		o.Stderr = os.Stderr
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	if o.Binary == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return o, fmt.Errorf("which program to start as children: %w", err)
+		}
+		o.Binary = exe
+	}
+	return o, nil
+}
+
+// SidecarReady is the line that `baton sidecar` prints on descriptor 3.
+type SidecarReady struct {
+	Addr     string `json:"addr"`
+	Metrics  string `json:"metrics"`
+	Engine   string `json:"engine"` // directory of the engine sockets
+	PID      int    `json:"pid"`
+	MoverPID int    `json:"mover_pid"`
+}
+
+// Rank is one running rank: its sidecar and its engine.
+type Rank struct {
+	Sidecar SidecarReady
+	Engine  EngineReady
+	sidecar *lifeline.Child
+	engine  *lifeline.Child
+}
+
+// EngineReady is the line that `baton engine` prints on descriptor 3.
+type EngineReady struct {
+	PID     int    `json:"pid"`
+	Front   string `json:"front"`    // rank 0 alone
+	KVBytes int64  `json:"kv_bytes"` // of this rank's shard of the paged cache
+	State   int64  `json:"state_bytes"`
+}
+
+// Running is one group that is up.
+type Running struct {
+	Group
+	Instance uint64 // of this launch of the engine
+	Ranks    []*Rank
+	Leader   *client.Client // control service of rank 0's sidecar, as control/dev
+}
+
+// Front is the unix socket of rank 0's engine.
+func (r *Running) Front() string { return r.Ranks[0].Engine.Front }
+
+// Cluster is what Up brought up. Close it.
+type Cluster struct {
+	Dir     string
+	Etcd    string
+	NATS    string
+	Groups  []*Running
+	opt     Options
+	servers *servers.Servers
+	started []*lifeline.Child // in order
+	died    chan error        // the first child that ended by itself
+	mu      sync.Mutex        // guards:
+	closing bool
+}
+
+// Names that every group of a dev cluster shares.
+const cluster, pool, tenant = "dev", "dev", "default"
+
+// Up starts everything and returns when each group's leader reports its roster. On
+// an error all that was started is stopped.
+func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
+	if opt, err = opt.Defaults(); err != nil {
+		return nil, err
+	}
+	dir, err := runDir()
+	if err != nil {
+		return nil, err
+	}
+	c = &Cluster{Dir: dir, opt: opt, died: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+			c = nil
+		}
+	}()
+	opt.Progress("etcd and NATS")
+	if c.servers, err = servers.Start(ctx, filepath.Join(dir, "srv")); err != nil {
+		return c, err
+	}
+	c.Etcd, c.NATS = c.servers.Etcd.Endpoint(), c.servers.NATS.URL()
+	own, err := c.certificates()
+	if err != nil {
+		return c, err
+	}
+	if err = c.groups(ctx); err != nil {
+		return c, err
+	}
+	opt.Progress("rosters")
+	return c, c.rosters(ctx, own)
+}
+
+// certificates makes a CA and a leaf for every rank, and one for this control plane.
+func (c *Cluster) certificates() (*certs.Identified, error) {
+	now := time.Now()
+	ca, err := certs.NewCA("baton dev", now)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(c.Dir, "certs")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := ca.Write(dir); err != nil {
+		return nil, err
+	}
+	leaf := func(id certs.Identity) (*certs.Pair, error) {
+		return ca.Leaf(certs.LeafConfig{Identity: id, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, At: now})
+	}
+	for _, g := range c.opt.Groups {
+		for r := range g.TP {
+			pair, err := leaf(certs.SidecarID(cluster, tenant, g.Name, r))
+			if err != nil {
+				return nil, err
+			}
+			cert, key := c.certFiles(g, r)
+			if err := pair.Write(cert, key); err != nil {
+				return nil, err
+			}
+		}
+	}
+	own, err := leaf(certs.Identity{Kind: certs.Control, Name: "dev"})
+	if err != nil {
+		return nil, err
+	}
+	if err := own.Write(filepath.Join(dir, "control.pem"), filepath.Join(dir, "control-key.pem")); err != nil {
+		return nil, err
+	}
+	return own.Identified(ca.Cert, now)
+}
+
+func (c *Cluster) certFiles(g Group, rank int32) (cert, key string) {
+	base := filepath.Join(c.Dir, "certs", fmt.Sprintf("%s-%d", g.Name, rank))
+	return base + ".pem", base + "-key.pem"
+}
+
+// groups starts sidecars, then engines, all groups side by side.
+func (c *Cluster) groups(ctx context.Context) error {
+	for _, g := range c.opt.Groups {
+		r := &Running{Group: g, Instance: loop.Random()}
+		for rank := range g.TP {
+			k := &Rank{}
+			var err error
+			if k.sidecar, err = c.startSidecar(g, rank); err != nil {
+				return err
+			}
+			r.Ranks = append(r.Ranks, k)
+		}
+		c.Groups = append(c.Groups, r)
+	}
+	c.opt.Progress("sidecars and movers")
+	if err := c.eachRank(func(g *Running, n int, k *Rank) error {
+		if err := k.sidecar.AwaitReady(ctx, &k.Sidecar); err != nil {
+			return fmt.Errorf("sidecar %s/%d: %w", g.Name, n, err)
+		}
+		var err error
+		k.engine, err = c.startEngine(g, int32(n), k.Sidecar.Engine)
+		return err
+	}); err != nil {
+		return err
+	}
+	c.opt.Progress("engines")
+	return c.eachRank(func(g *Running, n int, k *Rank) error {
+		if err := k.engine.AwaitReady(ctx, &k.Engine); err != nil {
+			return fmt.Errorf("engine %s/%d: %w", g.Name, n, err)
+		}
+		return nil
+	})
+}
+
+func (c *Cluster) eachRank(f func(g *Running, n int, k *Rank) error) error {
+	for _, g := range c.Groups {
+		for n, k := range g.Ranks {
+			if err := f(g, n, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) rankDir(g Group, rank int32) string {
+	return filepath.Join(c.Dir, g.Name+"."+strconv.Itoa(int(rank)))
+}
+
+func (c *Cluster) start(args ...string) (*lifeline.Child, error) {
+	cmd := exec.Command(c.opt.Binary, args...)
+	cmd.Stderr = c.opt.Stderr
+	child, err := lifeline.Start(cmd)
+	if err != nil {
+		return nil, err
+	}
+	c.started = append(c.started, child)
+	go func() { // ends with the child, which Close waits for
+		<-child.Exited()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.closing {
+			select {
+			case c.died <- fmt.Errorf("%s %s ended by itself: %v", args[0], args[1:], child.Err()):
+			default:
+			}
+		}
+	}()
+	return child, nil
+}
+
+// Died carries the first child that ended without being asked.
+func (c *Cluster) Died() <-chan error { return c.died }
+
+// rosters dials each leader as a control plane and waits until its group is complete.
+func (c *Cluster) rosters(ctx context.Context, own *certs.Identified) error {
+	for _, g := range c.Groups {
+		var err error
+		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, own.Client(certs.Expect(certs.SidecarID(cluster, tenant, g.Name, 0))))
+		if err != nil {
+			return err
+		}
+		for n, err := range g.Leader.Watch(ctx, 1) {
+			if err != nil {
+				return fmt.Errorf("group %s: watch its leader: %w", g.Name, err)
+			}
+			if n.Kind == control.Ready {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// Close stops engines, then sidecars (each stops its mover), then the servers, and
+// removes the run directory.
+func (c *Cluster) Close() error {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	for _, g := range c.Groups {
+		if g.Leader != nil {
+			g.Leader.Close()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var engines, sidecars []*lifeline.Child
+	for _, g := range c.Groups {
+		for _, k := range g.Ranks {
+			engines, sidecars = append(engines, k.engine), append(sidecars, k.sidecar)
+		}
+	}
+	stopAll(ctx, engines)
+	stopAll(ctx, sidecars)
+	stopAll(ctx, c.started) // what never got a rank
+	if c.servers != nil {
+		c.servers.Stop()
+	}
+	return os.RemoveAll(c.Dir)
+}
+
+func stopAll(ctx context.Context, cs []*lifeline.Child) {
+	var wg sync.WaitGroup
+	for _, c := range cs {
+		if c != nil {
+			wg.Go(func() { c.Stop(ctx) })
+		}
+	}
+	wg.Wait()
+}

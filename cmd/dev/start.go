@@ -1,0 +1,81 @@
+package dev
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/lifeline"
+)
+
+// sidecarFile is the configuration that a dev sidecar gets: the keys of package
+// config that are not its defaults.
+type sidecarFile struct {
+	Cluster  string         `yaml:"cluster"`
+	Pool     string         `yaml:"pool"`
+	Group    string         `yaml:"group"`
+	Rank     int32          `yaml:"rank"`
+	Role     discovery.Role `yaml:"role"`
+	Tenant   string         `yaml:"tenant"`
+	RunDir   string         `yaml:"run-dir"`
+	Metrics  string         `yaml:"metrics"`
+	LogLevel string         `yaml:"log-level"`
+	Etcd     struct {
+		Endpoints []string `yaml:"endpoints"`
+	} `yaml:"etcd"`
+	NATS struct {
+		URLs []string `yaml:"urls"`
+	} `yaml:"nats"`
+	TLS struct {
+		CA   string `yaml:"ca"`
+		Cert string `yaml:"cert"`
+		Key  string `yaml:"key"`
+	} `yaml:"tls"`
+}
+
+func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
+	dir := c.rankDir(g, rank)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f := sidecarFile{Cluster: cluster, Pool: pool, Group: g.Name, Rank: rank, Role: g.Role, Tenant: tenant,
+		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel}
+	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
+	f.TLS.CA = filepath.Join(c.Dir, "certs", "ca.pem")
+	f.TLS.Cert, f.TLS.Key = c.certFiles(g, rank)
+	b, err := yaml.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "sidecar.yaml")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		return nil, err
+	}
+	return c.start("sidecar", "--config", path)
+}
+
+// startEngine starts one engine rank beside its sidecar. The ranks of a group meet in
+// the directory of rank 0.
+func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.Child, error) {
+	o := c.opt
+	meet := c.rankDir(g.Group, 0)
+	args := []string{"engine", "--group", g.Name, "--instance", strconv.FormatUint(g.Instance, 16),
+		"--rank", strconv.Itoa(int(rank)), "--tp", strconv.Itoa(int(g.TP)), "--run-dir", runDir, "--rendezvous", meet,
+		"--model", o.Model, "--seed", strconv.FormatUint(o.Seed, 10), "--blocks", strconv.Itoa(int(o.Blocks)),
+		"--slots", strconv.Itoa(int(o.Slots)), "--block-tokens", strconv.Itoa(int(o.BlockTokens)), "--log-level", o.LogLevel}
+	if rank == 0 {
+		args = append(args, "--front", filepath.Join(meet, "front.sock"))
+	}
+	if o.Corrupt != "" && g.Role == discovery.Decode {
+		args = append(args, "--corrupt", o.Corrupt)
+	}
+	child, err := c.start(args...)
+	if err != nil {
+		return nil, fmt.Errorf("engine %s/%d: %w", g.Name, rank, err)
+	}
+	return child, nil
+}

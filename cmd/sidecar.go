@@ -1,0 +1,269 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/batonkv/baton/config"
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/discovery/etcd"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/sidecar/certs"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/engine"
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/events/nats"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/loop"
+	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/sidecar/metrics"
+	"github.com/batonkv/baton/sidecar/peer"
+	"github.com/batonkv/baton/sidecar/peer/fd"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/mover"
+)
+
+func newSidecarCmd() *cobra.Command {
+	c := config.Default()
+	var file string
+	cmd := &cobra.Command{
+		Use:   "sidecar [--config FILE]",
+		Short: "Run the sidecar of one rank",
+		Long: `Run the sidecar of one rank: it serves the engine on unix sockets in run-dir, other
+sidecars and control planes on listen, and starts the mover that copies.
+
+Every key of the file has a flag of the same name, which wins. Nothing is opened
+before the whole configuration was checked.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.Load(file, cmd.Flags(), &c); err != nil {
+				return err
+			}
+			log, err := config.NewLogger(cmd.ErrOrStderr(), c.LogLevel, c.LogFormat)
+			if err != nil {
+				return err
+			}
+			slog.SetDefault(log)
+			return runSidecar(cmd.Context(), c, log.With("group", c.Group, "rank", c.Rank))
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML `file`")
+	config.Bind(cmd.Flags(), &c)
+	return cmd
+}
+
+// copyGrace is how long a stopping sidecar waits for copies before it ends its mover.
+const copyGrace = 3 * time.Second
+
+// parts are what a sidecar is made of, in the order they are opened.
+type parts struct {
+	cfg      config.Sidecar
+	log      *slog.Logger
+	self     handoff.Member
+	id       *certs.Identified
+	registry *etcd.Registry
+	pub      events.Publisher
+	metrics  *metrics.Metrics
+	served   *metrics.Server
+	mover    *mover.Mover
+	side     *loop.Sidecar
+	engines  *engine.Server
+	fds      *fd.Server
+	peers    *peer.Server
+	running  atomic.Pointer[loop.Sidecar] // what the mover's callbacks reach
+	closers  []func() error               // run in reverse
+}
+
+// runSidecar runs until ctx ends or the parent does.
+func runSidecar(ctx context.Context, c config.Sidecar, log *slog.Logger) (err error) {
+	ctx, cancel := lifeline.Context(ctx)
+	defer cancel()
+	p := &parts{cfg: c, log: log, self: handoff.Member{Group: c.Group, Rank: layout.Rank(c.Rank), Incarnation: handoff.Incarnation(loop.Random())}}
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := p.outside(ctx); err != nil {
+		return err
+	}
+	if err := p.inside(ctx); err != nil {
+		return err
+	}
+	if err := lifeline.Ready(p.ready()); err != nil {
+		return err
+	}
+	log.Info("sidecar is up", "addr", p.peers.Addr(), "run-dir", c.RunDir, "mover", p.mover.PID())
+	return p.side.Run(ctx, copyGrace)
+}
+
+func (p *parts) onClose(f func() error) { p.closers = append(p.closers, f) }
+
+func (p *parts) close() error {
+	var err error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		err = errors.Join(err, p.closers[i]())
+	}
+	return err
+}
+
+// outside opens what other processes are: certificates, discovery, events, metrics.
+func (p *parts) outside(ctx context.Context) (err error) {
+	c := p.cfg
+	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
+		return fmt.Errorf("run-dir: %w", err)
+	}
+	if p.id, err = c.TLS.Load(time.Now()); err != nil {
+		return err
+	}
+	c.Etcd.Log, c.NATS.Log = p.log, p.log
+	c.Etcd.Alive = func(pid int32, started uint64) bool { return lifeline.Alive(int(pid), started) }
+	if p.registry, err = etcd.Open(ctx, c.Etcd); err != nil {
+		return err
+	}
+	p.onClose(p.registry.Close)
+	p.pub = events.Discard{}
+	if len(c.NATS.URLs) > 0 {
+		if p.pub, err = nats.Open(c.NATS); err != nil {
+			return err
+		}
+	}
+	p.onClose(func() error { return shortly(p.pub.Close) })
+	p.metrics = metrics.New(c.Cluster, c.Pool, c.Group, strconv.Itoa(int(c.Rank)))
+	p.metrics.EventsDropped(p.pub.Dropped)
+	return nil
+}
+
+// shortly bounds a close.
+func shortly(f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	return f(ctx)
+}
+
+// inside starts the mover, the loop and its doors.
+func (p *parts) inside(ctx context.Context) error {
+	c := p.cfg
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("which program to start as mover: %w", err)
+	}
+	rec, err := p.record()
+	if err != nil {
+		return err
+	}
+	p.mover, err = mover.Start(mover.Config{Command: []string{exe, "mover"}, Stderr: os.Stderr,
+		Started: func(pid int) {
+			if s := p.running.Load(); s != nil {
+				p.log.Warn("mover restarted", "pid", pid)
+				s.MoverRestarted()
+			}
+		},
+		Exited: func(pid int, err error) { p.log.Debug("mover exited", "pid", pid, "err", err) }})
+	if err != nil {
+		return err
+	}
+	p.side = loop.New(loop.Config{Machine: machine.Config{Self: p.self, Mint: loop.Random, Lease: c.Lease, MaxHold: c.MaxHold,
+		Deadline: c.Deadline, MaxImports: int(c.Limits.Imports), MaxSources: int(c.Limits.Exports)},
+		Record: rec, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
+		MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
+	p.running.Store(p.side)
+	p.onClose(func() error { // the mover's exit ends copies that did not end by themselves
+		err := shortly(p.mover.Close)
+		if err != nil {
+			p.mover.Kill()
+			err = p.mover.Close(context.Background())
+		}
+		return errors.Join(err, p.side.Wait())
+	})
+	return p.doors(ctx)
+}
+
+// doors opens the engine's sockets, the peers' port and the metrics.
+func (p *parts) doors(ctx context.Context) (err error) {
+	c := p.cfg
+	if p.engines, err = engine.Listen(c.RunDir, p.side.Engines(), engine.Options{Queue: int(c.Limits.Queue), Log: p.log}); err != nil {
+		return err
+	}
+	p.onClose(func() error { return shortly(p.engines.Close) })
+	if p.fds, err = fd.Listen(filepath.Join(c.RunDir, fd.Socket), p.log); err != nil {
+		return err
+	}
+	p.onClose(p.fds.Close)
+	host, _ := hostID()
+	p.peers, err = peer.Listen(peer.Config{Self: p.self, Host: host, Listen: c.Listen, Server: p.id.Server(p.known), Client: p.id.Client(p.known),
+		Limits: peer.Limits{Queue: int(c.Limits.Queue), Sessions: int(c.Limits.Peers)}, Log: p.log},
+		p.side.Peers(), func(s *grpc.Server) { control.Register(s, p.side.Service(), nil) })
+	if err != nil {
+		return err
+	}
+	p.onClose(func() error { return shortly(p.peers.Close) })
+	p.side.Serve(p.engines, p.peers, p.fds)
+	if c.Metrics == "" {
+		return nil
+	}
+	serving, stop := context.WithCancel(ctx)
+	if p.served, err = p.metrics.Serve(serving, c.Metrics, p.side.Healthy); err != nil {
+		stop()
+		return err
+	}
+	p.onClose(func() error { stop(); return p.served.Wait() })
+	return nil
+}
+
+// known takes the certificates of this cluster's sidecars, and of control planes.
+func (p *parts) known(id certs.Identity) error {
+	if id.Kind == certs.Sidecar && id.Cluster != p.cfg.Cluster {
+		return fmt.Errorf("%w: %s is of another cluster than %s", certs.ErrIdentity, id, p.cfg.Cluster)
+	}
+	return nil
+}
+
+// record is what discovery says of this sidecar; the loop adds the port when it is bound.
+func (p *parts) record() (discovery.Record, error) {
+	c := p.cfg
+	host, err := hostID()
+	if err != nil {
+		return discovery.Record{}, err
+	}
+	started, err := lifeline.StartTime(os.Getpid())
+	if err != nil {
+		return discovery.Record{}, err
+	}
+	return discovery.Record{Cluster: c.Cluster, Pool: c.Pool, Group: c.Group, Rank: c.Rank, Incarnation: uint64(p.self.Incarnation),
+		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, Addr: c.Advertise, Transports: []string{"shm"}}, nil
+}
+
+// hostID is equal for processes of one running kernel, whatever their containers say
+// of their name: memory can be mapped between those alone.
+func hostID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("host id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// sidecarReady is the line on descriptor 3.
+type sidecarReady struct {
+	Addr     string `json:"addr"`
+	Metrics  string `json:"metrics"`
+	Engine   string `json:"engine"` // directory of the engine sockets
+	PID      int    `json:"pid"`
+	MoverPID int    `json:"mover_pid"`
+}
+
+func (p *parts) ready() sidecarReady {
+	r := sidecarReady{Addr: p.peers.Addr(), Engine: p.cfg.RunDir, PID: os.Getpid(), MoverPID: p.mover.PID()}
+	if p.served != nil {
+		r.Metrics = p.served.Addr()
+	}
+	return r
+}

@@ -1,0 +1,170 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// Service is what control planes call: the service to give to control.Register.
+type Service struct{ s *Sidecar }
+
+// Service returns it.
+func (s *Sidecar) Service() Service { return Service{s} }
+
+var errStopped = fmt.Errorf("%w: the sidecar stops", handoff.ErrNotReady)
+
+// call posts an event that the machine answers by Reply. When ctx ends first, the
+// outcome is in doubt for the caller, and goes on.
+func (v Service) call(ctx context.Context, event func(machine.Call) machine.Event) (handoff.Imported, error) {
+	answer := make(chan machine.Reply, 1)
+	ok := v.s.post(func() {
+		v.s.lastCall++
+		v.s.calls[v.s.lastCall] = answer
+		v.s.step(event(v.s.lastCall))
+	})
+	if !ok {
+		return handoff.Imported{}, errStopped
+	}
+	select {
+	case r := <-answer:
+		return r.Imported, r.Err
+	case <-ctx.Done():
+		return handoff.Imported{}, fmt.Errorf("%w: %w", handoff.ErrInDoubt, ctx.Err())
+	case <-v.s.done:
+		select {
+		case r := <-answer:
+			return r.Imported, r.Err
+		default:
+			return handoff.Imported{}, fmt.Errorf("%w: the sidecar stopped", handoff.ErrInDoubt)
+		}
+	}
+}
+
+// ask runs f beside the machine.
+func (v Service) ask(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	if !v.s.post(func() { f(); close(done) }) {
+		return errStopped
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-v.s.done:
+		return errStopped
+	}
+}
+
+// Import brings a hand-off in; it returns when that was admitted or has failed.
+func (v Service) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
+	return v.call(ctx, func(c machine.Call) machine.Event { return machine.Import{Call: c, Import: m} })
+}
+
+// Abort ends an import that is not decided.
+func (v Service) Abort(ctx context.Context, id handoff.ID) error {
+	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Abort{Call: c, ID: id} })
+	return err
+}
+
+// Release gives up a manifest.
+func (v Service) Release(ctx context.Context, id handoff.ID, key handoff.Key) error {
+	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Release{Call: c, ID: id, Key: key} })
+	return err
+}
+
+// Get tells of a hand-off that is held, under way or ended not long ago.
+func (v Service) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
+	var o machine.Outcome
+	var ok bool
+	if err := v.ask(ctx, func() { o, ok = v.s.machine.Get(id) }); err != nil {
+		return control.Info{}, err
+	}
+	if !ok {
+		return control.Info{}, fmt.Errorf("%w: no hand-off %v", handoff.ErrUnknown, id)
+	}
+	return control.Info{ID: o.ID, Role: role(o), Phase: phase(o), Label: o.Label, Attempt: o.Attempt, Copies: o.Copies,
+		Bytes: o.Imported.Bytes, Err: o.Err, SourceSafe: o.SourceSafe}, nil
+}
+
+func role(o machine.Outcome) control.Role {
+	if o.Source != 0 {
+		return control.Source
+	}
+	return control.Destination
+}
+
+func phase(o machine.Outcome) control.Phase {
+	switch {
+	case o.Source == handoff.Over:
+		return control.Ended
+	case o.Source != 0:
+		return control.Held
+	case o.Err != nil:
+		return control.Failing
+	}
+	switch o.State {
+	case handoff.Finding, handoff.Opening:
+		return control.Opening
+	case handoff.Waiting:
+		return control.Queued
+	case handoff.Granting, handoff.Pulling:
+		return control.Pulling
+	case handoff.Consuming, handoff.Admitting:
+		return control.Closing
+	}
+	return control.Admitted
+}
+
+// Status is this sidecar and, on rank 0, its group.
+func (v Service) Status(ctx context.Context) (control.Status, error) {
+	var st control.Status
+	err := v.ask(ctx, func() {
+		i := v.s.machine.Status()
+		st = control.Status{Self: v.s.cfg.Machine.Self, Instance: i.Instance, Ranks: i.Ranks, Ready: i.Ready,
+			Capacity: i.Capacity, MoverPID: v.s.cfg.MoverPID(), Counters: v.s.peers.Counts()}
+		for _, m := range i.Members {
+			st.Members = append(st.Members, control.MemberStatus{Member: m.Member, PID: m.PID, Addr: m.Addr, Attached: m.Attached})
+		}
+	})
+	return st, err
+}
+
+// Watch yields notices from a number on.
+func (v Service) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
+	return v.s.notices.Watch(ctx, from)
+}
+
+var kinds = map[machine.NoticeKind]control.Kind{
+	machine.NoticeReady: control.Ready, machine.NoticeLost: control.NotReady, machine.NoticeExported: control.Exported,
+	machine.NoticeReleased: control.Over, machine.NoticeImported: control.Imported, machine.NoticeFailed: control.Failed,
+}
+
+// notify keeps a notice for watchers.
+func (s *Sidecar) notify(n machine.Notice) {
+	k, ok := kinds[n.Kind]
+	if !ok {
+		return
+	}
+	s.notices.Append(control.Notice{Kind: k, Label: n.Label, ID: n.ID, Manifest: n.Manifest, Bytes: n.Imported.Bytes,
+		Cached: n.Imported.Cached, Phases: n.Imported.Phases, Err: n.Err, SourceSafe: n.SourceSafe})
+}
+
+// Healthy says why this sidecar cannot take work, nil when it can.
+func (s *Sidecar) Healthy() error {
+	var st control.Status
+	st, err := s.Service().Status(s.ctx)
+	switch {
+	case err != nil:
+		return err
+	case st.Instance == 0:
+		return errors.New("no engine is attached")
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/sidecar/metrics"
+	"github.com/batonkv/baton/transfer"
+)
+
+// carry does one effect. Nothing here waits.
+func (s *Sidecar) carry(f machine.Effect) {
+	switch f := f.(type) {
+	case machine.ToEngine:
+		s.toEngine(f)
+	case machine.CloseEngine:
+		if es := s.sessions[f.Session]; es != nil {
+			s.log.Warn("engine session refused", "err", f.Err)
+			es.Close(f.Err)
+		}
+	case machine.ExpectBuffers:
+		s.engines.ExpectFDs(f.Key, f.N)
+	case machine.MapBuffers:
+		s.mapBuffers(f)
+	case machine.UnmapBuffers:
+		s.unmap(f.Session)
+	case machine.ToPeer:
+		s.toPeer(f)
+	case machine.Dial:
+		s.peers.Dial(f.Addr, f.Peer)
+	case machine.ClosePeer:
+		for _, ps := range s.up[f.Peer] {
+			ps.Close(nil)
+		}
+	case machine.ShareBuffers:
+		s.share(f)
+	case machine.OpenLink:
+		s.openLink(f)
+	case machine.CloseLink:
+		s.closeLink(f.Peer)
+	case machine.Pull:
+		s.pull(f)
+	case machine.CancelPull:
+		if t := s.tickets[f.Ticket]; t != nil {
+			t.Cancel()
+		}
+	case machine.Reply:
+		if ch := s.calls[f.Call]; ch != nil {
+			ch <- f // holds one
+			delete(s.calls, f.Call)
+		}
+	case machine.Notify:
+		s.outcome(f.Notice)
+		s.notify(f.Notice)
+	case machine.Publish:
+		s.publish(f.Event)
+	case machine.Advertise:
+		s.advertise(f)
+	case machine.Refuse:
+		s.cfg.Metrics.Dropped(reason(f.Why))
+		s.log.Warn("message refused", "from", f.Peer, "type", f.What, "why", f.Why)
+	}
+}
+
+func (s *Sidecar) toEngine(f machine.ToEngine) {
+	es := s.sessions[f.Session]
+	if es == nil {
+		return // its end is on the way
+	}
+	if err := es.Send(f.Msg); err != nil {
+		s.log.Debug("engine session", "err", err) // Closed tells of its end
+	}
+}
+
+func (s *Sidecar) toPeer(f machine.ToPeer) {
+	if f.Peer == s.cfg.Machine.Self {
+		s.local = append(s.local, machine.FromPeer{Peer: f.Peer, Msg: f.Msg})
+		return
+	}
+	ss := s.up[f.Peer]
+	if len(ss) == 0 {
+		return // its end is on the way, or the machine hears of it
+	}
+	if err := ss[0].Send(f.Msg); err != nil {
+		s.log.Debug("peer session", "peer", f.Peer, "err", err) // Down tells of its end
+	}
+}
+
+// pull submits a job and waits for its ticket aside.
+func (s *Sidecar) pull(f machine.Pull) {
+	l := s.links[f.Peer]
+	if l == nil {
+		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: fmt.Errorf("%w: the link to %v is gone", transfer.ErrPeer, f.Peer)})
+		return
+	}
+	t, err := l.Pull(s.ctx, f.Template, f.Job)
+	if err != nil {
+		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: err})
+		return
+	}
+	s.tickets[f.Ticket] = t
+	s.work.Go(func() {
+		<-t.Done()
+		s.post(func() {
+			delete(s.tickets, f.Ticket)
+			s.cfg.Metrics.Moved(s.cfg.Backend.Name(), t.Bytes())
+			s.step(machine.PullDone{Ticket: f.Ticket, Bytes: t.Bytes(), Err: t.Err()})
+		})
+	})
+}
+
+// openLink fetches a peer's descriptors and maps them, aside.
+func (s *Sidecar) openLink(f machine.OpenLink) {
+	s.work.Go(func() {
+		l, err := s.connect(s.ctx, f.Peer, f.Buffers)
+		s.post(func() {
+			if err == nil {
+				s.links[f.Peer] = l
+			}
+			s.step(machine.Linked{Peer: f.Peer, Err: err})
+		})
+	})
+}
+
+func (s *Sidecar) connect(ctx context.Context, p handoff.Member, b handoff.Buffers) (transfer.Link, error) {
+	if b.Host != s.host {
+		return nil, fmt.Errorf("%w: %v is on another host: memory of one host alone can be mapped", transfer.ErrMemory, p)
+	}
+	regions, err := fetch(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Backend.Open(ctx, transfer.Peer{ID: transfer.PeerID(p.String()), Regions: regions})
+}
+
+func (s *Sidecar) closeLink(p handoff.Member) {
+	l := s.links[p]
+	if l == nil {
+		return
+	}
+	delete(s.links, p)
+	s.work.Go(func() {
+		if err := l.Close(); err != nil {
+			s.log.Warn("close link", "peer", p, "err", err)
+		}
+	})
+}
+
+func (s *Sidecar) publish(e events.Event) {
+	r := s.cfg.Record
+	e.Time, e.Cluster, e.Pool, e.Group = time.Now(), r.Cluster, r.Pool, r.Group
+	e.Rank, e.Incarnation = r.Rank, r.Incarnation
+	s.cfg.Publisher.Publish(e)
+	if e.Kind == events.Expired {
+		s.cfg.Metrics.Handoff(metrics.Expired)
+	}
+	s.log.Debug("event", "kind", e.Kind, "handoff", e.Handoff, "label", e.Label, "cause", e.Cause)
+}
+
+// outcome counts how imports end.
+func (s *Sidecar) outcome(n machine.Notice) {
+	m := s.cfg.Metrics
+	switch n.Kind {
+	case machine.NoticeImported:
+		m.Handoff(metrics.Admitted)
+		p := n.Imported.Phases
+		m.Took(metrics.Reserve, p.Reserve)
+		m.Took(metrics.Move, p.Move)
+		m.Took(metrics.Check, p.Check)
+		m.Took(metrics.Done, p.Done)
+	case machine.NoticeFailed:
+		if errors.Is(n.Err, handoff.ErrAborted) {
+			m.Handoff(metrics.Aborted)
+		} else {
+			m.Handoff(metrics.Failed)
+		}
+	}
+}
+
+// reason is the metric's word for why the machine did not act on a message.
+func reason(why machine.Why) metrics.Reason {
+	switch why {
+	case machine.Unmatched:
+		return metrics.Unmatched
+	case machine.Malformed:
+		return metrics.Malformed
+	case machine.TooMany:
+		return metrics.Full
+	}
+	return metrics.Stale
+}

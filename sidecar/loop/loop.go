@@ -1,0 +1,196 @@
+// Package loop drives one sidecar for real: it owns the machine, feeds it what
+// engines, peers, discovery, the mover and control calls say, and carries out its
+// effects. One goroutine steps the machine; nothing that it does waits for another
+// process. It is where the sidecar's packages meet: they never import each other.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/engine"
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/sidecar/metrics"
+	"github.com/batonkv/baton/sidecar/peer"
+	"github.com/batonkv/baton/sidecar/peer/fd"
+	"github.com/batonkv/baton/transfer"
+)
+
+// Config is what the loop needs from outside. It closes none of it.
+type Config struct {
+	Machine   machine.Config
+	Record    discovery.Record // before an engine attached; an empty Addr is what Serve's peers listen on
+	Pools     []string         // that may pair with this group; empty: all of the cluster
+	Backend   transfer.Backend // the local mover
+	FDSocket  string           // path of host.fd.sock
+	MoverPID  func() int32     // of the child that copies; this process's when it copies itself
+	Registry  discovery.Registry
+	Publisher events.Publisher
+	Metrics   *metrics.Metrics
+	Log       *slog.Logger
+}
+
+// Sidecar is one running sidecar. Start it, then attach its servers, then Run.
+type Sidecar struct {
+	cfg     Config
+	log     *slog.Logger
+	machine *machine.Machine
+	epoch   time.Time // instant 0 of the machine's clock
+
+	inbox chan func()     // from other goroutines; full: the sender waits
+	local []machine.Event // this sidecar's messages to itself, in order
+	done  chan struct{}
+	stop  sync.Once
+	work  sync.WaitGroup  // goroutines that wait for other processes
+	ctx   context.Context // ends when Run does; bounds that work
+	end   context.CancelFunc
+
+	engines  *engine.Server
+	peers    *peer.Server
+	fds      *fd.Server
+	sessions map[machine.Session]*engine.Session
+	numbers  map[*engine.Session]machine.Session
+	last     machine.Session
+	buffers  map[machine.Session]*buffers
+	up       map[handoff.Member][]*peer.Session
+	links    map[handoff.Member]transfer.Link
+	tickets  map[uint64]transfer.Ticket
+	calls    map[machine.Call]chan machine.Reply
+	lastCall machine.Call
+	adverts  chan machine.Advertise // newest wins
+	notices  *control.Log
+	host     string
+}
+
+// inboxSize bounds what waits for the machine. A sender that finds it full waits:
+// sessions stop reading, which is the back-pressure that other processes feel.
+const inboxSize = 4096
+
+// New makes a sidecar that does nothing yet.
+func New(cfg Config) *Sidecar {
+	ctx, end := context.WithCancel(context.Background())
+	return &Sidecar{cfg: cfg, log: cfg.Log, machine: machine.New(cfg.Machine), epoch: time.Now(),
+		inbox: make(chan func(), inboxSize), done: make(chan struct{}), ctx: ctx, end: end,
+		sessions: map[machine.Session]*engine.Session{}, numbers: map[*engine.Session]machine.Session{},
+		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]*peer.Session{},
+		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
+		calls: map[machine.Call]chan machine.Reply{}, adverts: make(chan machine.Advertise, 1),
+		notices: control.NewLog(0), host: cfg.Record.Host}
+}
+
+// Serve attaches the servers whose handlers this sidecar is. Before Run.
+func (s *Sidecar) Serve(engines *engine.Server, peers *peer.Server, fds *fd.Server) {
+	s.engines, s.peers, s.fds = engines, peers, fds
+	if s.cfg.Record.Addr == "" {
+		s.cfg.Record.Addr = peers.Addr()
+	}
+}
+
+// Run steps the machine until ctx ends. Then open copies are asked to stop, and awaited
+// for as long as grace lasts. Wait follows.
+func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
+	s.work.Go(func() { s.watch(s.ctx) })
+	s.work.Go(func() { s.register(s.ctx) })
+	tick := time.NewTimer(time.Hour)
+	defer tick.Stop()
+	for {
+		s.drain()
+		s.arm(tick)
+		select {
+		case f := <-s.inbox:
+			f()
+		case <-tick.C:
+			s.step(machine.Tick{})
+		case <-ctx.Done():
+			return s.shutdown(grace)
+		}
+	}
+}
+
+// drain steps the messages to itself and what already waits.
+func (s *Sidecar) drain() {
+	for len(s.local) > 0 {
+		e := s.local[0]
+		s.local = s.local[1:]
+		s.step(e)
+	}
+	s.local = nil
+}
+
+func (s *Sidecar) arm(t *time.Timer) {
+	d := time.Hour
+	if at, ok := s.machine.Next(); ok {
+		d = max(at-s.now(), 0)
+	}
+	t.Reset(d)
+}
+
+func (s *Sidecar) now() machine.Now { return time.Since(s.epoch) }
+
+func (s *Sidecar) step(e machine.Event) {
+	for _, f := range s.machine.Step(s.now(), e) {
+		s.carry(f)
+	}
+}
+
+// post hands f to the machine's goroutine; false: the sidecar has ended.
+func (s *Sidecar) post(f func()) bool {
+	select {
+	case s.inbox <- f:
+		return true
+	case <-s.done:
+		return false
+	}
+}
+
+// event posts one event.
+func (s *Sidecar) event(e machine.Event) bool { return s.post(func() { s.step(e) }) }
+
+// shutdown waits for copies, which nothing else may end, and lets go.
+func (s *Sidecar) shutdown(grace time.Duration) error {
+	for _, t := range s.tickets {
+		t.Cancel()
+	}
+	limit := time.NewTimer(grace)
+	defer limit.Stop()
+	var err error
+	for len(s.tickets) > 0 && err == nil {
+		select {
+		case f := <-s.inbox:
+			f()
+			s.drain()
+		case <-limit.C:
+			err = fmt.Errorf("sidecar: %d copies have not ended after %v: the mover's exit ends them", len(s.tickets), grace)
+		}
+	}
+	s.stop.Do(func() { close(s.done) })
+	s.end()
+	for c, ch := range s.calls {
+		ch <- machine.Reply{Call: c, Err: fmt.Errorf("%w: the sidecar stopped", handoff.ErrInDoubt)}
+		delete(s.calls, c)
+	}
+	s.notices.Close()
+	return err
+}
+
+// Wait ends when the last copy has, and lets go of what was mapped. After Run, and
+// after the backend was closed when Run says that copies did not end.
+func (s *Sidecar) Wait() error {
+	s.work.Wait()
+	var err error
+	for _, l := range s.links {
+		err = errors.Join(err, l.Close())
+	}
+	for n := range s.buffers {
+		s.unmap(n)
+	}
+	return err
+}

@@ -1,0 +1,143 @@
+package loop
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/sidecar/peer/fd"
+	"github.com/batonkv/baton/transfer"
+)
+
+// buffers are an engine session's descriptors, kept so that peers can be given
+// them, and the regions that the mover made of them.
+type buffers struct {
+	decls   []handoff.BufferDecl
+	fds     map[uint32]int
+	regions []transfer.Region
+}
+
+// mapBuffers registers what came over the fd socket with the mover, aside.
+func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
+	fds := s.engines.TakeFDs(f.Key)
+	b := &buffers{decls: f.Buffers, fds: fds}
+	s.buffers[f.Session] = b
+	s.work.Go(func() {
+		err := b.register(s.ctx, s.cfg.Backend)
+		s.post(func() {
+			if s.buffers[f.Session] != b {
+				b.close()
+				return
+			}
+			s.step(machine.Mapped{Session: f.Session, PID: s.cfg.MoverPID(), Err: err})
+		})
+	})
+}
+
+// register maps every declared buffer.
+func (b *buffers) register(ctx context.Context, to transfer.Backend) error {
+	for _, d := range b.decls {
+		f, ok := b.fds[d.ID]
+		if !ok {
+			return fmt.Errorf("%w: no descriptor came for buffer %d: send each on the fd socket before BuffersReady", transfer.ErrMemory, d.ID)
+		}
+		own, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("%w: buffer %d: %w", transfer.ErrMemory, d.ID, err)
+		}
+		r, err := to.Register(ctx, transfer.RegionID(d.ID), transfer.Memory{Kind: transfer.Memfd, FD: own, Off: d.Off, Len: d.Len})
+		if err != nil {
+			return fmt.Errorf("buffer %d: %w", d.ID, err)
+		}
+		b.regions = append(b.regions, r)
+	}
+	return nil
+}
+
+// close unmaps the buffers and closes the descriptors.
+func (b *buffers) close() error {
+	var errs error
+	for _, r := range b.regions {
+		errs = errors.Join(errs, r.Close())
+	}
+	for _, f := range b.fds {
+		errs = errors.Join(errs, unix.Close(f))
+	}
+	return errs
+}
+
+// unmap lets go of a session's memory: the machine saw its last ticket end.
+func (s *Sidecar) unmap(n machine.Session) {
+	b := s.buffers[n]
+	if b == nil {
+		return
+	}
+	delete(s.buffers, n)
+	if err := b.close(); err != nil {
+		s.log.Warn("unmap engine buffers", "err", err)
+	}
+}
+
+// MoverRestarted says that the mover came back: it mapped the engine's buffers anew and
+// forgot every link. Any goroutine may call it.
+func (s *Sidecar) MoverRestarted() {
+	s.post(func() {
+		clear(s.links) // dead with the process that held them
+		s.step(machine.LinksLost{})
+		for n := range s.buffers {
+			s.step(machine.Mapped{Session: n, PID: s.cfg.MoverPID()})
+		}
+	})
+}
+
+// share offers a peer the engine's descriptors, each under a key that is good once.
+func (s *Sidecar) share(f machine.ShareBuffers) {
+	b := s.buffers[f.Session]
+	msg := handoff.Buffers{Host: s.host, Socket: s.cfg.FDSocket}
+	if b == nil {
+		msg = handoff.Buffers{Why: "the engine's buffers are not mapped"}
+	} else {
+		for _, d := range b.decls {
+			key := Random()
+			if err := s.fds.Offer(key, b.fds[d.ID], f.Peer.String()); err != nil {
+				msg = handoff.Buffers{Why: err.Error()}
+				break
+			}
+			msg.Cards = append(msg.Cards, handoff.BufferCard{Buffer: d.ID, Off: d.Off, Len: d.Len, Key: key})
+		}
+	}
+	s.toPeer(machine.ToPeer{Peer: f.Peer, Msg: msg})
+}
+
+// fetch gets a peer's descriptors against their keys.
+func fetch(ctx context.Context, b handoff.Buffers) (map[transfer.RegionID]transfer.Memory, error) {
+	out := map[transfer.RegionID]transfer.Memory{}
+	for _, c := range b.Cards {
+		f, err := fd.Fetch(ctx, b.Socket, c.Key)
+		if err != nil {
+			for _, m := range out {
+				unix.Close(m.FD)
+			}
+			return nil, fmt.Errorf("buffer %d: %w", c.Buffer, err)
+		}
+		out[transfer.RegionID(c.Buffer)] = transfer.Memory{Kind: transfer.Memfd, FD: f, Off: c.Off, Len: c.Len}
+	}
+	return out, nil
+}
+
+// Random returns a random number that is not 0: incarnations, keys.
+func Random() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails: it ends the process instead
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return n
+		}
+	}
+}
