@@ -60,3 +60,8 @@ func exec(i isa, ops []plain.Op, stream bool) {
 		plain.Exec(ops) // an instruction set that this CPU lacks: the bytes still arrive
 	}
 }
+
+// flat is one memcpy.
+func flat(dst, src uint64, n int64) {
+	C.rows_memcpy(C.uint64_t(dst), C.uint64_t(src), C.int64_t(n))
+}

@@ -14,3 +14,6 @@ func isas() []isa { return []isa{0} }
 
 // exec runs checked ops.
 func exec(_ isa, ops []plain.Op, _ bool) { plain.Exec(ops) }
+
+// flat is one copy.
+func flat(dst, src uint64, n int64) { copy(plain.Bytes(dst, n), plain.Bytes(src, n)) }

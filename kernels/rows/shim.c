@@ -176,3 +176,8 @@ int32_t rows_exec(const struct rows_op *ops, int64_t n, int32_t isa, int32_t str
 		fence();
 	return 0;
 }
+
+void rows_memcpy(uint64_t dst, uint64_t src, int64_t n)
+{
+	memcpy((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, n);
+}

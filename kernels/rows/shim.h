@@ -28,4 +28,7 @@ int32_t rows_best(void);
  * do not fit it. isa must not exceed rows_best(). Returns 0, or -1 for a bad isa or rank. */
 int32_t rows_exec(const struct rows_op *ops, int64_t n, int32_t isa, int32_t stream);
 
+/* One call of the C library's memcpy: the yardstick. */
+void rows_memcpy(uint64_t dst, uint64_t src, int64_t n);
+
 #endif
