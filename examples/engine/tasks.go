@@ -57,6 +57,9 @@ func (s *scheduler) take(t *task) {
 	handing := t.req.Mode != front.Full
 	label := t.req.Label
 	switch {
+	case t.req.Mode == front.Stats:
+		t.events <- front.Event{Result: &front.Result{Reason: "stats", Pool: s.stats()}}
+		return
 	case handing && s.r.session == nil:
 		t.events <- front.Event{Err: fmt.Errorf("%w: mode %s needs one", ErrSidecar, t.req.Mode)}
 		return
@@ -88,6 +91,12 @@ func (s *scheduler) take(t *task) {
 		t.phase = waiting
 		s.adopt(t)
 	}
+}
+
+// stats is of the instant between two steps.
+func (s *scheduler) stats() *front.Pool {
+	return &front.Pool{FreeBlocks: s.r.pool.Available(), FreeSlots: s.r.pool.Stats().SlotsFree,
+		Exports: int32(len(s.r.exports)), Imports: int32(len(s.r.imports) + len(s.ready))}
 }
 
 // say sends what fits every session; a refusal is taken for the session's end.

@@ -43,6 +43,7 @@ const (
 	Export Mode = "export" // prefill, sample one token, hold the state, answer with the manifest
 	Adopt  Mode = "adopt"  // decode what somebody else imports under this label
 	Import Mode = "import" // import a manifest, then decode
+	Stats  Mode = "stats"  // tell what the allocator of rank 0 holds
 )
 
 // Request asks for tokens.
@@ -60,8 +61,13 @@ type Request struct {
 func (r Request) Check() error {
 	var why string
 	switch {
+	case r.Mode == Stats:
+		if len(r.Tokens) == 0 && r.Label == "" && r.Manifest == nil && r.MaxNew == 0 && r.DeadlineMS == 0 {
+			return nil
+		}
+		why = "mode stats takes nothing else"
 	case r.Mode != Full && r.Mode != Export && r.Mode != Adopt && r.Mode != Import:
-		why = fmt.Sprintf("mode %.40q: want full, export, adopt or import", string(r.Mode))
+		why = fmt.Sprintf("mode %.40q: want full, export, adopt, import or stats", string(r.Mode))
 	case len(r.Tokens) > MaxTokens:
 		why = fmt.Sprintf("tokens: %d, at most %d", len(r.Tokens), MaxTokens)
 	case len(r.Tokens) == 0 && r.Mode != Adopt:
@@ -91,6 +97,15 @@ type Result struct {
 	Cached    int32             `json:"cached"`                  // prompt tokens found in the prefix cache
 	Forwarded int32             `json:"prompt_tokens_forwarded"` // prompt tokens that this engine computed
 	Manifest  *handoff.Manifest `json:"manifest,omitempty"`      // of Export
+	Pool      *Pool             `json:"pool,omitempty"`          // of Stats
+}
+
+// Pool is what rank 0's allocator holds. Blocks that are cached and held by nobody are free.
+type Pool struct {
+	FreeBlocks int32 `json:"free_blocks"`
+	FreeSlots  int32 `json:"free_slots"`
+	Exports    int32 `json:"exports"` // held for importers
+	Imports    int32 `json:"imports"` // reserved, quarantined, or admitted and not yet adopted
 }
 
 // Event is one thing that happens to a request: a token, or its end by Result or Err.
