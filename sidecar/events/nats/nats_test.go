@@ -191,13 +191,17 @@ func TestReconnects(t *testing.T) {
 	s := start(t, servers.NATSConfig{})
 	addr := s.Addr()
 	_, sub := subscribe(t, s.URL(), "baton.v1.>")
-	p := open(t, config(s.URL()))
+	c, logged := config(s.URL()), make(chan string, 64)
+	c.Log = slog.New(slog.NewTextHandler(writer(logged), nil))
+	p := open(t, c)
 	p.Publish(event(events.Ready))
 	next(t, sub)
+	await(t, logged, "nats: connected")
 	s.Stop()
 	s = start(t, servers.NATSConfig{Addr: addr})
 	defer s.Stop()
 	_, again := subscribe(t, s.URL(), "baton.v1.>")
+	await(t, logged, "nats: connected") // what goes out on a connection before its end is seen is lost with it
 	p.Publish(event(events.Landed))
 	if _, e := next(t, again); e.Kind != events.Landed || e.Seq != 2 {
 		t.Errorf("%+v", e)
@@ -347,9 +351,21 @@ func TestRefusedIsLogged(t *testing.T) {
 	c.User, c.Password = "u", "wrong"
 	c.Log = slog.New(slog.NewTextHandler(writer(logged), nil))
 	open(t, c).Publish(event(events.Ready))
-	for line := range logged {
-		if strings.Contains(line, "check nats.user") {
-			return
+	await(t, logged, "check nats.user")
+}
+
+// await reads the log until a line that has text.
+func await(t *testing.T, logged <-chan string, text string) {
+	t.Helper()
+	give := time.After(patience)
+	for {
+		select {
+		case line := <-logged:
+			if strings.Contains(line, text) {
+				return
+			}
+		case <-give:
+			t.Fatalf("never logged: %s", text)
 		}
 	}
 }
