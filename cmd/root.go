@@ -94,6 +94,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	group(root)
 	root.AddCommand(
+		newBenchCmd(),
 		newCertsCmd(),
 		newDemoCmd(),
 		newDevCmd(),

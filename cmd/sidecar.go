@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/batonkv/baton/config"
 	"github.com/batonkv/baton/discovery"
@@ -200,7 +202,10 @@ func (p *parts) doors(ctx context.Context) (err error) {
 	host, _ := hostID()
 	p.peers, err = peer.Listen(peer.Config{Self: p.self, Host: host, Listen: c.Listen, Server: p.id.Server(p.known), Client: p.id.Client(p.known),
 		Limits: peer.Limits{Queue: int(c.Limits.Queue), Sessions: int(c.Limits.Peers)}, Log: p.log},
-		p.side.Peers(), func(s *grpc.Server) { control.Register(s, p.side.Service(), nil) })
+		p.side.Peers(), func(s *grpc.Server) {
+			control.Register(s, p.side.Service(), nil)
+			grpc_health_v1.RegisterHealthServer(s, health.NewServer()) // for probes of the port
+		})
 	if err != nil {
 		return err
 	}

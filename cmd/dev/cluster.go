@@ -2,6 +2,7 @@ package dev
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,9 @@ type Options struct {
 	Stderr      io.Writer
 	LogLevel    string
 	Progress    func(what string)
+	// Engine attaches a rank's engine to its sidecar in dir; nil starts a reference
+	// engine as a process. Its owner ends it before Close.
+	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
 }
 
 // Defaults fills what is zero.
@@ -122,7 +126,8 @@ type Cluster struct {
 	NATS    string
 	Groups  []*Running
 	opt     Options
-	servers *servers.Servers
+	own     *certs.Identified // this process as a control plane
+	Servers *servers.Servers  // the cluster's own
 	started []*lifeline.Child // in order
 	died    chan error        // the first child that ended by itself
 	mu      sync.Mutex        // guards:
@@ -150,19 +155,18 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 		}
 	}()
 	opt.Progress("etcd and NATS")
-	if c.servers, err = servers.Start(ctx, filepath.Join(dir, "srv")); err != nil {
+	if c.Servers, err = servers.Start(ctx, filepath.Join(dir, "srv")); err != nil {
 		return c, err
 	}
-	c.Etcd, c.NATS = c.servers.Etcd.Endpoint(), c.servers.NATS.URL()
-	own, err := c.certificates()
-	if err != nil {
+	c.Etcd, c.NATS = c.Servers.Etcd.Endpoint(), c.Servers.NATS.URL()
+	if c.own, err = c.certificates(); err != nil {
 		return c, err
 	}
 	if err = c.groups(ctx); err != nil {
 		return c, err
 	}
 	opt.Progress("rosters")
-	return c, c.rosters(ctx, own)
+	return c, c.rosters(ctx)
 }
 
 // certificates makes a CA and a leaf for every rank, and one for this control plane.
@@ -228,11 +232,17 @@ func (c *Cluster) groups(ctx context.Context) error {
 		if err := k.sidecar.AwaitReady(ctx, &k.Sidecar); err != nil {
 			return fmt.Errorf("sidecar %s/%d: %w", g.Name, n, err)
 		}
+		if c.opt.Engine != nil {
+			return c.opt.Engine(ctx, g, int32(n), k.Sidecar.Engine)
+		}
 		var err error
 		k.engine, err = c.startEngine(g, int32(n), k.Sidecar.Engine)
 		return err
 	}); err != nil {
 		return err
+	}
+	if c.opt.Engine != nil {
+		return nil
 	}
 	c.opt.Progress("engines")
 	return c.eachRank(func(g *Running, n int, k *Rank) error {
@@ -280,14 +290,19 @@ func (c *Cluster) start(args ...string) (*lifeline.Child, error) {
 	return child, nil
 }
 
+// ClientTLS is how this process, as a control plane, calls the leader of a group.
+func (c *Cluster) ClientTLS(group string) *tls.Config {
+	return c.own.Client(certs.Expect(certs.SidecarID(cluster, tenant, group, 0)))
+}
+
 // Died carries the first child that ended without being asked.
 func (c *Cluster) Died() <-chan error { return c.died }
 
 // rosters dials each leader as a control plane and waits until its group is complete.
-func (c *Cluster) rosters(ctx context.Context, own *certs.Identified) error {
+func (c *Cluster) rosters(ctx context.Context) error {
 	for _, g := range c.Groups {
 		var err error
-		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, own.Client(certs.Expect(certs.SidecarID(cluster, tenant, g.Name, 0))))
+		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, c.ClientTLS(g.Name))
 		if err != nil {
 			return err
 		}
@@ -325,8 +340,8 @@ func (c *Cluster) Close() error {
 	stopAll(ctx, engines)
 	stopAll(ctx, sidecars)
 	stopAll(ctx, c.started) // what never got a rank
-	if c.servers != nil {
-		c.servers.Stop()
+	if c.Servers != nil {
+		c.Servers.Stop()
 	}
 	return os.RemoveAll(c.Dir)
 }

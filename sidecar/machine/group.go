@@ -103,9 +103,7 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 	case handoff.Pinned:
 		m.pinned(p, msg)
 	case handoff.RankHeld:
-		if n, grew := m.lead.seq.Held(int(p.Rank), msg.N); grew {
-			m.toEngine(handoff.Through{N: n})
-		}
+		m.rankHeld(p.Rank, msg.N)
 	case handoff.RankApplied:
 		m.applied(m.lead.seq.Applied(int(p.Rank), msg.N))
 	case handoff.RankReserved:
@@ -231,6 +229,17 @@ func (m *Machine) decision(d handoff.Decision) {
 	}
 	d.Members, d.Sources = nil, nil
 	m.toEngine(d)
+	if m.leads() && m.lead.roster != nil {
+		// Rank 0's engine reads its session in order: whatever Through follows, it holds d.
+		m.rankHeld(0, d.N)
+	}
+}
+
+// rankHeld takes a rank's statement; rank 0's engine hears what every rank holds.
+func (m *Machine) rankHeld(r layout.Rank, n uint64) {
+	if n, grew := m.lead.seq.Held(int(r), n); grew {
+		m.toEngine(handoff.Through{N: n})
+	}
 }
 
 // applied takes what all ranks of the group applied.

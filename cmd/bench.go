@@ -1,0 +1,65 @@
+package cmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonkv/baton/cmd/bench"
+)
+
+func newBenchCmd() *cobra.Command {
+	var out, only string
+	o := bench.Options{}
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure Baton beside its baselines, in one run",
+		Long: `Measure Baton beside its baselines: the two take turns in one run, and the ratio of
+each pair is what counts. Rows: ` + rowNames() + `.`,
+		Example: `  baton bench
+  baton bench --row shm --rounds 31 -o json > shm.json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if out != "text" && out != "json" {
+				return &UsageError{Why: fmt.Sprintf("-o %q: want text or json", out)}
+			}
+			if o.Rounds < 1 || o.Rounds > 1000 {
+				return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", o.Rounds)}
+			}
+			if o.Binary, err = os.Executable(); err != nil {
+				return err
+			}
+			o.Progress = func(what string) { fmt.Fprintln(cmd.ErrOrStderr(), "measuring", what) }
+			r, err := bench.Run(cmd.Context(), only, o)
+			if err != nil {
+				return err
+			}
+			r.Command = "baton bench --rounds " + fmt.Sprint(o.Rounds)
+			if only != "" {
+				r.Command += " --row " + only
+			}
+			if out == "text" {
+				r.Print(cmd.OutOrStdout())
+				return nil
+			}
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", " ")
+			return e.Encode(r)
+		},
+	}
+	cmd.Flags().StringVar(&only, "row", "", "rows whose name matches this `pattern`; all when empty")
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
+	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, or json with every sample")
+	return cmd
+}
+
+func rowNames() string {
+	var names []string
+	for _, r := range bench.Rows() {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
+}
