@@ -1,0 +1,163 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/examples/engine/model"
+)
+
+const (
+	poolBlocks = 256
+	poolSlots  = 16
+)
+
+// bytesOf is what a hand-off moves: K and V of the tokens that decode lacks, in bf16,
+// and the whole per-request state in fp32. No layout appears in it.
+func bytesOf(m model.Config, tokens int) int64 {
+	kv := m.AttentionLayers() * 2 * m.KVHeads * m.HeadDim * 2
+	return int64(tokens*kv + slotBytes(m, 1))
+}
+
+// slotBytes is one request's state on a rank of tp.
+func slotBytes(m model.Config, tp int) int {
+	channels := m.SSMHeads*m.SSMHeadDim + 2*m.Groups*m.StateDim
+	return m.SSMLayers() * (channels*m.Window + m.SSMHeads*m.SSMHeadDim*m.StateDim) * 4 / tp
+}
+
+func TestLayouts(t *testing.T) {
+	for _, name := range []string{"hybrid", "attention"} {
+		for _, cut := range [][2]int{{2, 1}, {1, 2}, {4, 2}} {
+			t.Run(fmt.Sprintf("%s tp%d to tp%d", name, cut[0], cut[1]), func(t *testing.T) {
+				w := up(t, fmt.Sprintf("tp=%d,role=prefill+tp=%d,role=decode", cut[0], cut[1]), name)
+				for i, n := range []int{1, block - 1, block, block + 1, 5*block + 3, 12 * block} {
+					label := fmt.Sprintf("%d tokens", n)
+					m := w.handoff(label, prompt(i+1, n))
+					if want := bytesOf(w.model, n); m.Bytes != want || m.Cached != 0 {
+						t.Errorf("%s: moved %d bytes, %d tokens cached, want %d and 0", label, m.Bytes, m.Cached, want)
+					}
+				}
+				w.sharedPrefix()
+				w.shardSizes()
+				w.onlyMoversMap()
+				for _, g := range w.Groups {
+					w.allFree(g, poolBlocks, poolSlots)
+				}
+			})
+		}
+	}
+}
+
+// sharedPrefix: a prompt that begins as one that decode has seen moves its suffix alone.
+func (w *world) sharedPrefix() {
+	w.t.Helper()
+	const shared, suffix = 4, 21
+	p := append(prompt(5, shared*block+3)[:shared*block:shared*block], prompt(77, suffix)...)
+	m := w.handoff("suffix", p)
+	if want := bytesOf(w.model, suffix); m.Cached != shared*block || m.Bytes != want {
+		w.t.Errorf("suffix: moved %d bytes with %d tokens cached, want %d and %d", m.Bytes, m.Cached, want, shared*block)
+	}
+}
+
+// shardSizes: each rank's memory is its shard, by what it says and by its files.
+func (w *world) shardSizes() {
+	w.t.Helper()
+	m := w.model
+	for _, g := range w.Groups {
+		kv := int64(poolBlocks * block * m.AttentionLayers() * 2 * m.KVHeads * m.HeadDim * 2 / int(g.TP))
+		state := int64(poolSlots * slotBytes(m, int(g.TP)))
+		for n, k := range g.Ranks {
+			if k.Engine.KVBytes != kv || k.Engine.State != state {
+				w.t.Errorf("%s/%d says %d bytes of KV and %d of state, want %d and %d", g.Name, n, k.Engine.KVBytes, k.Engine.State, kv, state)
+			}
+			var sum int64
+			for _, f := range memfds(w.t, k.Engine.PID) {
+				info, err := os.Stat(f)
+				if err != nil {
+					w.t.Fatal(err)
+				}
+				sum += info.Size()
+			}
+			if sum != kv+state {
+				w.t.Errorf("%s/%d holds files of %d bytes, want %d", g.Name, n, sum, kv+state)
+			}
+		}
+	}
+}
+
+// memfds are paths of an engine's memory, as seen in its process.
+func memfds(t *testing.T, pid int) (paths []string) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fds {
+		path := filepath.Join(dir, f.Name())
+		if to, err := os.Readlink(path); err == nil && strings.HasPrefix(to, "/memfd:baton-") {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// maps says which engines' memory a process maps, as GROUP-RANK.
+func maps(t *testing.T, pid int) map[string]bool {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, line := range strings.Split(string(b), "\n") {
+		if _, name, ok := strings.Cut(line, "/memfd:baton-"); ok {
+			name, _, _ = strings.Cut(name, " ")
+			out[name[:strings.LastIndex(name, "-")]] = true
+		}
+	}
+	return out
+}
+
+// onlyMoversMap: after hand-offs a decode rank's mover maps its own engine and the
+// ranks that it read; sidecars map nothing, and engines only themselves.
+func (w *world) onlyMoversMap() {
+	w.t.Helper()
+	for _, g := range w.Groups {
+		for n, k := range g.Ranks {
+			own := fmt.Sprintf("%s-%d", g.Name, n)
+			if got := maps(w.t, k.Sidecar.PID); len(got) > 0 {
+				w.t.Errorf("sidecar %s maps %v", own, got)
+			}
+			if got := maps(w.t, k.Engine.PID); len(got) != 1 || !got[own] {
+				w.t.Errorf("engine %s maps %v", own, got)
+			}
+			got := maps(w.t, k.Sidecar.MoverPID)
+			want := map[string]bool{own: true}
+			if g.Role == discovery.Decode {
+				for _, src := range sources(w.prefill, g, n) {
+					want[src] = true
+				}
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				w.t.Errorf("mover of %s maps %v, want %v", own, got, want)
+			}
+		}
+	}
+}
+
+// sources are the prefill ranks that hold heads of a decode rank.
+func sources(src, dst *dev.Running, rank int) (names []string) {
+	for s := range int(src.TP) {
+		// Fractions of the heads: [s, s+1)/src.TP meets [rank, rank+1)/dst.TP.
+		if s*int(dst.TP) < (rank+1)*int(src.TP) && rank*int(src.TP) < (s+1)*int(dst.TP) {
+			names = append(names, fmt.Sprintf("%s-%d", src.Name, s))
+		}
+	}
+	return names
+}
