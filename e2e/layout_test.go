@@ -107,8 +107,8 @@ func memfds(t *testing.T, pid int) (paths []string) {
 	return paths
 }
 
-// maps says which engines' memory a process maps, as GROUP-RANK.
-func maps(t *testing.T, pid int) map[string]bool {
+// mapped says which engines' memory a process maps, as GROUP-RANK.
+func mapped(t *testing.T, pid int) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -131,13 +131,13 @@ func (w *world) onlyMoversMap() {
 	for _, g := range w.Groups {
 		for n, k := range g.Ranks {
 			own := fmt.Sprintf("%s-%d", g.Name, n)
-			if got := maps(w.t, k.Sidecar.PID); len(got) > 0 {
+			if got := mapped(w.t, k.Sidecar.PID); len(got) > 0 {
 				w.t.Errorf("sidecar %s maps %v", own, got)
 			}
-			if got := maps(w.t, k.Engine.PID); len(got) != 1 || !got[own] {
+			if got := mapped(w.t, k.Engine.PID); len(got) != 1 || !got[own] {
 				w.t.Errorf("engine %s maps %v", own, got)
 			}
-			got := maps(w.t, k.Sidecar.MoverPID)
+			got := mapped(w.t, k.Sidecar.MoverPID)
 			want := map[string]bool{own: true}
 			if g.Role == discovery.Decode {
 				for _, src := range sources(w.prefill, g, n) {
