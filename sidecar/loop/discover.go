@@ -64,21 +64,12 @@ func (s *Sidecar) keep(ctx context.Context, reg discovery.Registration, rec *dis
 			return
 		case a := <-s.adverts:
 			rec.Instance, rec.Ranks, rec.Geometry = uint64(a.Instance), a.Ranks, a.Geometry
-			rec.FreeBlocks, rec.FreeSlots = class(a.FreeBlocks), class(a.FreeSlots)
+			rec.FreeBlocks, rec.FreeSlots = discovery.Class(a.FreeBlocks), discovery.Class(a.FreeSlots)
 			if err := reg.Update(ctx, *rec); err != nil && ctx.Err() == nil {
 				s.log.Warn("discovery record not updated", "err", err)
 			}
 		}
 	}
-}
-
-// class rounds a capacity down to a power of two, so that records change seldom.
-func class(n int32) int32 {
-	c := int32(1)
-	for c <= n/2 {
-		c *= 2
-	}
-	return min(c, n)
 }
 
 func (s *Sidecar) advertise(a machine.Advertise) {
