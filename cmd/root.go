@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/batonkv/baton/config"
+	"github.com/batonkv/baton/cmd/config"
 )
 
 // Exit codes.

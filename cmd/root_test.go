@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/batonkv/baton/config"
+	"github.com/batonkv/baton/cmd/config"
 )
 
 func TestExecute(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/batonkv/baton/config"
+	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/discovery/etcd"
 	"github.com/batonkv/baton/lifeline"

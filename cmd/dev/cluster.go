@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -19,7 +20,6 @@ import (
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
-	"github.com/batonkv/baton/sidecar/loop"
 )
 
 // Options is what to bring up.
@@ -216,7 +216,7 @@ func (c *Cluster) certFiles(g Group, rank int32) (cert, key string) {
 // groups starts sidecars, then engines, all groups side by side.
 func (c *Cluster) groups(ctx context.Context) error {
 	for _, g := range c.opt.Groups {
-		r := &Running{Group: g, Instance: loop.Random()}
+		r := &Running{Group: g, Instance: rand.Uint64() | 1}
 		for rank := range g.TP {
 			k := &Rank{}
 			var err error

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/batonkv/baton/config"
+	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/discovery"
 )
 
