@@ -126,6 +126,22 @@ func (p proc) signal(t *testing.T, s unix.Signal) {
 	}
 }
 
+// halt stops the process and waits until all its threads stand still.
+func (p proc) halt(t *testing.T) {
+	t.Helper()
+	p.signal(t, unix.SIGSTOP)
+	eventually(t, "the process stands still", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
+		for _, f := range threads {
+			b, err := os.ReadFile(f)
+			if _, state, ok := strings.Cut(string(b), ") "); err != nil || !ok || state[0] != 'T' {
+				return false
+			}
+		}
+		return len(threads) > 0
+	})
+}
+
 // gone waits for the exit.
 func (p proc) gone(t *testing.T, who string) {
 	t.Helper()
