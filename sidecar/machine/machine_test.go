@@ -299,3 +299,47 @@ func TestRankLeaves(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 }
+
+// An engine that is launched anew has other memory: links to the old one's are not
+// read again, also while copies from it are not finished.
+func TestSourceRelaunched(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		w := pair(t, 2, 2)
+		w.onPull = func(*node, Pull) error {
+			if busy {
+				return errStuck
+			}
+			return nil
+		}
+		w.importStart("d", w.export("p", "r1", 40))
+		w.run()
+		for rank := range 2 {
+			n := w.at("p", rank)
+			n.step(EngineDown{n.eng.session})
+			w.run()
+			a := n.eng.attach
+			a.Instance++
+			n.attach(a)
+			w.run()
+		}
+		w.advance(time.Second) // ranks dial their leader again
+		w.onPull = nil
+		clear(w.sent)
+		c := w.importStart("d", w.export("p", "r2", 40))
+		w.run()
+		for rank := range 2 {
+			d := w.at("d", rank)
+			for tk := range d.open {
+				delete(d.open, tk)
+				d.step(PullDone{Ticket: tk, Err: errors.New("ended")})
+			}
+		}
+		w.run()
+		if r := w.ended(c); r.Err != nil {
+			t.Fatalf("busy %v: %v", busy, r.Err)
+		}
+		if n := w.sent["WantBuffers"]; n != 2 {
+			t.Errorf("busy %v: %d ranks asked for the new engine's buffers, want 2", busy, n)
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/batonkv/baton/discovery"
@@ -12,8 +14,7 @@ import (
 type peer struct {
 	up      bool
 	dialing bool
-	retry   Now  // dial again then; 0: not wanted or not waiting
-	wanted  bool // somebody here needs the session
+	retry   Now // dial again then; 0: not wanted or not waiting
 }
 
 // linkState is how far a link to a source rank is.
@@ -26,9 +27,10 @@ const (
 )
 
 type link struct {
-	state linkState
-	open  int  // tickets
-	dead  bool // close when open is 0
+	state  linkState
+	launch handoff.Instance // of the engine whose buffers it reaches: the next one has others
+	open   int              // tickets
+	dead   bool             // close when open is 0
 }
 
 // found takes a new view of discovery: peers that are wanted and were not there are dialled.
@@ -41,11 +43,9 @@ func (m *Machine) found(rs []discovery.Record) {
 		m.joinLeader()
 	}
 	for _, p := range m.sortedPeers() {
-		if at, _, ok := m.lookup(p.Group, p.Rank); (!ok || at != p) && !m.peers[p].up && !m.peers[p].dialing {
-			delete(m.peers, p) // its process is over
-			continue
+		if !m.prune(p) {
+			m.dial(p)
 		}
-		m.dial(p)
 	}
 	if m.leads() {
 		m.findSources()
@@ -65,6 +65,33 @@ func (m *Machine) leaderOf(group string) (handoff.Member, bool) {
 	return l, ok
 }
 
+// listed reports whether discovery shows p alive.
+func (m *Machine) listed(p handoff.Member) bool {
+	at, _, ok := m.lookup(p.Group, p.Rank)
+	return ok && at == p
+}
+
+// needs reports whether something here waits for a session to p.
+func (m *Machine) needs(p handoff.Member) bool {
+	if l := m.links[p]; l != nil && l.state == linkAsked && !l.dead {
+		return true
+	}
+	if p.Group == m.cfg.Self.Group && p.Rank == 0 && m.engine != nil && m.engine.mapped {
+		return true
+	}
+	return slices.ContainsFunc(m.lead.imports, func(i *importing) bool { return i.Source == p && i.State() < handoff.Opening })
+}
+
+// prune forgets a peer without a session that nothing needs.
+func (m *Machine) prune(p handoff.Member) bool {
+	st := m.peers[p]
+	if st == nil || st.up || st.dialing || m.needs(p) {
+		return false
+	}
+	delete(m.peers, p)
+	return true
+}
+
 func (m *Machine) up(p handoff.Member) bool { return m.peers[p] != nil && m.peers[p].up }
 
 // want makes sure that a session to p exists or is being made.
@@ -72,28 +99,30 @@ func (m *Machine) want(p handoff.Member) {
 	if m.peers[p] == nil {
 		m.peers[p] = &peer{}
 	}
-	m.peers[p].wanted = true
 	m.dial(p)
 }
 
 func (m *Machine) dial(p handoff.Member) {
 	st := m.peers[p]
-	if st.up || st.dialing || !st.wanted || st.retry > m.now {
-		return
-	}
-	at, addr, ok := m.lookup(p.Group, p.Rank)
-	if !ok || at != p {
+	if st.up || st.dialing || st.retry > m.now || !m.listed(p) {
 		return // discovery brings it, or its successor, which is another peer
 	}
+	_, addr, _ := m.lookup(p.Group, p.Rank)
 	st.dialing, st.retry = true, 0
 	m.do(Dial{p, addr})
 }
 
 func (m *Machine) retryPeers() {
+	due := func(st *peer) bool { return st.retry > 0 && st.retry <= m.now }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(m.peers)), due) {
+		return
+	}
 	for _, p := range m.sortedPeers() {
-		if st := m.peers[p]; st.retry > 0 && st.retry <= m.now {
-			st.retry = 0
-			m.dial(p)
+		if due(m.peers[p]) {
+			m.peers[p].retry = 0
+			if !m.prune(p) {
+				m.dial(p)
+			}
 		}
 	}
 }
@@ -132,32 +161,42 @@ func (m *Machine) peerDown(p handoff.Member) {
 	}
 	was := st.up
 	st.up, st.dialing = false, false
-	if st.wanted {
-		st.retry = m.now + m.cfg.Redial
-		if at, _, ok := m.lookup(p.Group, p.Rank); !ok || at != p {
-			st.retry = 0 // discovery decides
-		}
-	}
-	if p.Group == m.cfg.Self.Group && p.Rank == 0 {
+	if m.boss == p {
 		m.joined = false
 	}
-	if !was {
-		return
+	if was {
+		m.peerLost(p)
 	}
+	if !m.prune(p) && m.listed(p) { // else discovery decides
+		st.retry = m.now + m.cfg.Redial
+	}
+	if p.Group == m.cfg.Self.Group && p.Rank == 0 {
+		m.joinLeader() // the present leader may be another process
+	}
+}
+
+// peerLost ends what hung on the session to p.
+func (m *Machine) peerLost(p handoff.Member) {
 	m.readsLost(p)
 	if l := m.links[p]; l != nil {
 		l.dead = true
-		m.reapLink(p)
+		m.reapLink(p, l)
 	}
 	if m.leads() {
 		delete(m.lead.opens, p)
+		m.lead.askers = slices.DeleteFunc(m.lead.askers, func(o handoff.Member) bool { return o == p })
 		m.memberDown(p)
 		m.sourceDown(p)
 	}
 }
 
-// link makes sure that pulls from p can be submitted, now or soon.
-func (m *Machine) link(p handoff.Member) bool {
+// link makes sure that pulls from p's memory of a launch can be submitted, now or soon.
+func (m *Machine) link(p handoff.Member, launch handoff.Instance) bool {
+	if l := m.links[p]; l != nil && l.launch != launch {
+		if l.dead = true; l.state != linkAsked { // an answer is under way: it is not of this launch
+			m.reapLink(p)
+		}
+	}
 	l := m.links[p]
 	if l != nil && !l.dead {
 		return l.state == linkOpened
@@ -165,7 +204,7 @@ func (m *Machine) link(p handoff.Member) bool {
 	if l != nil {
 		return false // its tickets end first
 	}
-	m.links[p] = &link{state: linkAsked}
+	m.links[p] = &link{state: linkAsked, launch: launch}
 	m.want(p)
 	if m.up(p) {
 		m.do(ToPeer{p, handoff.WantBuffers{}})
@@ -176,8 +215,13 @@ func (m *Machine) link(p handoff.Member) bool {
 // buffers takes a peer's answer to WantBuffers.
 func (m *Machine) buffers(p handoff.Member, b handoff.Buffers) {
 	l := m.links[p]
-	if l == nil || l.dead || l.state != linkAsked {
+	if l == nil || l.state != linkAsked {
 		m.refuse(p, b, Unmatched)
+		return
+	}
+	if l.dead {
+		delete(m.links, p)
+		m.submitReads()
 		return
 	}
 	if b.Why != "" {
@@ -197,53 +241,47 @@ func (m *Machine) linked(e Linked) {
 		}
 		return
 	}
+	l.state = linkOpened
 	switch {
 	case e.Err != nil:
 		delete(m.links, e.Peer)
 		m.linkFailed(e.Peer, e.Err.Error())
+	case l.stale:
+		l.dead = true
+		m.reapLink(e.Peer, l)
 	case l.dead:
-		l.state = linkOpened
-		m.reapLink(e.Peer)
+		m.reapLink(e.Peer, l)
 	default:
-		l.state = linkOpened
 		m.submitReads()
 	}
 }
 
-// linksLost follows a mover's death: its mappings are gone with it.
+// linksLost follows a mover's death: its mappings are gone with it. A link that is
+// being opened may be the dead mover's or the new one's: it is closed and asked anew.
 func (m *Machine) linksLost() {
 	for p, l := range m.links {
-		if l.state == linkOpened {
-			delete(m.links, p)
+		switch l.state {
+		case linkOpened:
+			delete(m.links, p) // its tickets keep it
+		case linkOpens:
+			l.stale = true
 		}
 	}
+	m.submitReads()
 }
 
-// reapLink closes a dead link once nothing is open on it.
-func (m *Machine) reapLink(p handoff.Member) {
-	l := m.links[p]
-	if l == nil || !l.dead || l.open > 0 || l.state == linkOpens {
+// reapLink closes a dead link once nothing is open on it, and asks anew for whoever waits.
+func (m *Machine) reapLink(p handoff.Member, l *link) {
+	if !l.dead || l.open > 0 || l.state == linkOpens || m.links[p] != l {
 		return
 	}
 	if l.state == linkOpened {
 		m.do(CloseLink{p})
 	}
 	delete(m.links, p)
+	m.submitReads()
 }
 
 func compareMember(a, b handoff.Member) int {
-	switch {
-	case a.Group != b.Group:
-		if a.Group < b.Group {
-			return -1
-		}
-		return 1
-	case a.Rank != b.Rank:
-		return int(a.Rank - b.Rank)
-	case a.Incarnation < b.Incarnation:
-		return -1
-	case a.Incarnation > b.Incarnation:
-		return 1
-	}
-	return 0
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Incarnation, b.Incarnation))
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/batonkv/baton/sidecar/events"
@@ -15,7 +16,12 @@ import (
 type ticket struct {
 	reserve uint64 // key of its Dest
 	peer    handoff.Member
+	link    *link
 }
+
+// maxGeometries bounds the geometries of other groups that a rank keeps. Leader and
+// rank count alike: what the leader thinks was shown, the rank has.
+const maxGeometries = 256
 
 // sourceGroup is another group's geometry with what was planned from it. A zero
 // digest: asked, not here yet.
@@ -80,7 +86,10 @@ func (m *Machine) wantGeometry(p handoff.Member) {
 		m.refuse(p, handoff.WantGeometry{}, NotLeader)
 	case m.lead.roster != nil:
 		m.do(ToPeer{p, m.lead.roster.Geometry})
-	case len(m.lead.askers) < maxRanks && !slices.Contains(m.lead.askers, p):
+	case slices.Contains(m.lead.askers, p):
+	case len(m.lead.askers) >= maxRanks:
+		m.refuse(p, handoff.WantGeometry{}, TooMany)
+	default:
 		m.lead.askers = append(m.lead.askers, p)
 	}
 }
@@ -97,9 +106,15 @@ func (m *Machine) wantBuffers(p handoff.Member) {
 func (m *Machine) geometry(p handoff.Member, g handoff.Geometry) {
 	if err := g.Model.Check(g.Shards); err != nil {
 		m.refuse(p, g, Malformed)
+		if s := m.lead.groups[p]; s != nil && s.digest == (handoff.Digest{}) {
+			delete(m.lead.groups, p) // the next import asks again
+		}
 		return
 	}
-	if p.Group == m.cfg.Self.Group && p.Rank == 0 {
+	if m.joined && p == m.boss {
+		if len(m.sources) >= maxGeometries {
+			m.forgetGeometries()
+		}
 		d := geometryDigest(g)
 		m.sources[d] = &sourceGroup{geometry: g, digest: d}
 		return
@@ -113,14 +128,25 @@ func (m *Machine) geometry(p handoff.Member, g handoff.Geometry) {
 	m.refuse(p, g, Unmatched)
 }
 
+// forgetGeometries makes room; what an import here still reads by stays.
+func (m *Machine) forgetGeometries() {
+	used := map[handoff.Digest]bool{}
+	for _, d := range m.dests {
+		used[d.D.Source] = true
+	}
+	maps.DeleteFunc(m.sources, func(d handoff.Digest, _ *sourceGroup) bool { return !used[d] })
+}
+
 // reserved takes the engine's answer to a Reserve and starts to read for it.
 func (m *Machine) reserved(r handoff.Reserved) {
+	if !m.engine.asked[r.N] {
+		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: Reserved %d answers no open decision", handoff.ErrEngine, r.N)})
+		return
+	}
+	delete(m.engine.asked, r.N)
 	d := m.dests[r.N]
 	if d == nil || d.State() != handoff.Reserving {
-		if d == nil || d.State() != handoff.Quarantine {
-			m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: Reserved %d answers no open decision", handoff.ErrEngine, r.N)})
-		}
-		return
+		return // dropped while the engine had not come to it
 	}
 	if r.Full || r.Why != "" {
 		m.endDest(r.N)
@@ -183,12 +209,13 @@ func job(d handoff.Decision, r handoff.Reserved, read handoff.Read) lower.Job {
 
 // submit pulls what d still must read and whose link stands.
 func (m *Machine) submit(d *handoff.Dest) {
+	before := m.lastTkt
 	if d.State() != handoff.Linking && d.State() != handoff.Moving {
 		return
 	}
 	for i := range d.Reads {
 		r := &d.Reads[i]
-		if r.Ticket != 0 || !m.link(r.From) {
+		if r.Ticket != 0 || !m.link(r.From, d.D.ID.Instance) {
 			continue
 		}
 		t, err := m.sources[d.D.Source].template(r.Pair)
@@ -198,16 +225,20 @@ func (m *Machine) submit(d *handoff.Dest) {
 		}
 		m.lastTkt++
 		d.Submitted(i, m.lastTkt, m.now)
-		m.tickets[m.lastTkt] = ticket{d.D.N, r.From}
-		m.links[r.From].open++
+		l := m.links[r.From]
+		m.tickets[m.lastTkt] = ticket{d.D.N, r.From, l}
+		l.open++
 		m.do(Pull{m.lastTkt, r.From, t, job(d.D, d.Reserved, *r)})
 	}
-	m.publish(events.Moving, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label})
+	if m.lastTkt != before {
+		m.publish(events.Moving, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label})
+	}
 }
 
 func (m *Machine) submitReads() {
 	for _, n := range m.sortedDests() {
 		m.submit(m.dests[n])
+		m.report(m.dests[n])
 	}
 }
 
@@ -222,6 +253,9 @@ func (m *Machine) pullDone(e PullDone) {
 	if l := m.links[t.peer]; l != nil {
 		l.open--
 		m.reapLink(t.peer)
+		if m.links[t.peer] == nil {
+			m.submitReads() // what waited for the old link's end
+		}
 	}
 	if d := m.dests[t.reserve]; d != nil {
 		why := ""
