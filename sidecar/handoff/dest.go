@@ -164,5 +164,9 @@ func (d *Dest) Report(rank layout.Rank) (Landed, bool) {
 	return l, false
 }
 
+// Restate makes the next Report say again what was said: to a leader that may have
+// missed it.
+func (d *Dest) Restate() { d.toldBad, d.toldQuiet = false, false }
+
 // Proved reports whether the pin was seen held after the read.
 func (r Read) Proved() bool { return r.proved }

@@ -66,6 +66,9 @@ func (l *Leader) State() LeaderState { return l.state }
 // ID is the hand-off's.
 func (l *Leader) ID() ID { return l.Import.Manifest.ID }
 
+// Since is when l's state began.
+func (l *Leader) Since() time.Duration { return l.since }
+
 // Abortable reports whether the group may still drop l on its own: before Done is sent.
 func (l *Leader) Abortable() bool { return l.state < Consuming }
 
@@ -126,7 +129,7 @@ func (l *Leader) Granted(rank int, r Reserved, now time.Duration) (done, full bo
 	}
 	first := l.reserved[0]
 	for i, o := range l.reserved {
-		if o.Digest != first.Digest || o.Full != first.Full || o.Cached != first.Cached {
+		if o.Digest != first.Digest || o.Full != first.Full || o.Cached != first.Cached || (o.Why == "") != (first.Why == "") {
 			return true, false, fmt.Errorf("%w: ranks 0 and %d answered Reserve %d differently: their allocators diverged", ErrEngine, i, r.N)
 		}
 	}
@@ -145,7 +148,7 @@ func (l *Leader) Granted(rank int, r Reserved, now time.Duration) (done, full bo
 // Landed takes a rank's report. all: every rank landed good, Done may go out; err:
 // this rank failed.
 func (l *Leader) Landed(rank int, r Landed, now time.Duration) (all bool, err error) {
-	if r.N != l.ReserveN || r.Attempt != l.Attempt || rank < 0 || rank >= len(l.landed) {
+	if r.N == 0 || r.N != l.ReserveN || r.Attempt != l.Attempt || rank < 0 || rank >= len(l.landed) {
 		return false, nil
 	}
 	if r.Quiet && !l.quiet[rank] {

@@ -1,8 +1,6 @@
 package handoff
 
-import (
-	"slices"
-)
+import "slices"
 
 // Sequence numbers a group's decisions and follows which rank holds and applied
 // them. Rank 0's engine may apply through n once every rank's engine client holds
@@ -38,6 +36,15 @@ func (q *Sequence) Held(rank int, n uint64) (through uint64, grew bool) {
 	}
 	return q.through, false
 }
+
+// Stated reports whether a rank that says it holds and applied so much can go on: it
+// lost nothing that it said before, and claims nothing that was not decided.
+func (q *Sequence) Stated(rank int, held, applied uint64) bool {
+	return rank >= 0 && rank < len(q.held) && held <= q.n && applied <= held && held >= q.held[rank] && applied >= q.applied[rank]
+}
+
+// AllHeld is the newest number that every rank holds.
+func (q *Sequence) AllHeld() uint64 { return slices.Min(q.held) }
 
 // Applied takes a rank's statement and returns what every rank applied.
 func (q *Sequence) Applied(rank int, n uint64) uint64 {

@@ -33,15 +33,20 @@ type Source struct {
 	pins     []PinInfo // by rank; Pin 0 is absent, since pin ids start at 1
 	export   *Export   // of the leader's engine
 	copies   int32
-	deadline time.Duration
+	deadline time.Duration // of the announcement, then of the lease
 	opened   map[claim]bool
 	answers  map[claim]Status // tombstones: the same claim gets the same answer
 	waiting  []Open           // opened while Announced
 }
 
-// NewSource makes the source of a label in a group of ranks.
-func NewSource(id ID, key Key, label string, ranks int32) *Source {
-	return &Source{ID: id, Key: key, Label: label, state: Announced, pins: make([]PinInfo, ranks),
+// maxClaims bounds what one hand-off remembers of importers. A claim beyond it is
+// refused at Open and never consumes.
+const maxClaims = 1024
+
+// NewSource makes the source of a label in a group of ranks. One that is not exported
+// by until is over: its label is not held for a request that never comes.
+func NewSource(id ID, key Key, label string, ranks int32, until time.Duration) *Source {
+	return &Source{ID: id, Key: key, Label: label, state: Announced, deadline: until, pins: make([]PinInfo, ranks),
 		opened: map[claim]bool{}, answers: map[claim]Status{}}
 }
 
@@ -57,7 +62,7 @@ func (s *Source) Export() *Export { return s.export }
 // Copies is how many imports may still consume s.
 func (s *Source) Copies() int32 { return s.copies }
 
-// Deadline is when the lease ends; it means nothing unless s is Leasing.
+// Deadline is when the announcement or the lease ends; it means nothing once s is Over.
 func (s *Source) Deadline() time.Duration { return s.deadline }
 
 // Exported takes the leader's own export.
@@ -106,11 +111,15 @@ func (s *Source) Open(now time.Duration, o Open) Opened {
 	a := Opened{ID: o.ID, Attempt: o.Attempt}
 	c := claim{o.Importer, o.Attempt}
 	switch {
-	case o.Key != s.Key || s.state == Over || s.state == Leasing && now >= s.deadline:
+	case o.Key != s.Key || s.state == Over || now >= s.deadline:
 		a.Status = Gone
+	case s.answers[c] != 0: // withdrawn, or done
+		a.Status = Gone
+	case !s.opened[c] && s.claims() >= maxClaims:
+		a.Status, a.Why = Refused, fmt.Sprintf("%d imports asked for this hand-off", maxClaims)
 	case s.state == Announced:
 		a.Status = Pending
-		s.waiting = append(s.waiting, o)
+		s.waiting = append(s.leave(c), o)
 	case s.copies == 0:
 		a.Status = Taken
 	default:
@@ -143,25 +152,41 @@ func (s *Source) Done(now time.Duration, d Done) (a DoneAck, over bool) {
 		s.copies--
 		over = s.copies == 0
 	}
-	s.answers[c] = a.Status
+	s.remember(c, a.Status)
 	if over {
 		s.state = Over
 	}
 	return a, over
 }
 
+// claims is how many importers s remembers or keeps waiting.
+func (s *Source) claims() int { return len(s.opened) + len(s.answers) + len(s.waiting) }
+
+// remember keeps an answer. One to a claim that never opened is kept while there is
+// room: without it the answer is Gone as well, since such a claim cannot open any more.
+func (s *Source) remember(c claim, st Status) {
+	if s.opened[c] || s.claims() < maxClaims {
+		s.answers[c] = st
+	}
+}
+
+// leave is waiting without the claim's opens.
+func (s *Source) leave(c claim) []Open {
+	return slices.DeleteFunc(s.waiting, func(o Open) bool { return claim{o.Importer, o.Attempt} == c })
+}
+
 // Withdraw ends a claim: a later Done of it is Gone.
 func (s *Source) Withdraw(w Withdraw) {
 	c := claim{w.Importer, w.Attempt}
 	if _, ok := s.answers[c]; !ok {
-		s.answers[c] = Gone
+		s.remember(c, Gone)
 	}
-	s.waiting = slices.DeleteFunc(s.waiting, func(o Open) bool { return o.Importer == w.Importer && o.Attempt == w.Attempt })
+	s.waiting = s.leave(c)
 }
 
-// Expired ends s when its lease is over and says whether it did.
+// Expired ends s when its lease, or its announcement, is over and says whether it did.
 func (s *Source) Expired(now time.Duration) bool {
-	if s.state != Leasing || now < s.deadline {
+	if s.state == Over || now < s.deadline {
 		return false
 	}
 	s.state = Over
@@ -169,10 +194,11 @@ func (s *Source) Expired(now time.Duration) bool {
 }
 
 // End ends s whatever it was; it returns the opens that waited, to be answered Gone.
+// Only its answers are kept.
 func (s *Source) End() []Open {
 	s.state = Over
 	w := s.waiting
-	s.waiting = nil
+	s.waiting, s.pins, s.export = nil, nil, nil
 	return w
 }
 

@@ -13,7 +13,12 @@ type engine struct {
 	session Session
 	attach  handoff.Attach
 	fdKey   uint64
-	mapped  bool // the mover reaches its buffers
+	ready   bool            // BuffersReady came
+	mapped  bool            // the mover reaches its buffers
+	decided uint64          // the last decision that was passed on
+	held    uint64          // as the engine's client says
+	applied uint64          // as the engine says
+	asked   map[uint64]bool // Reserve decisions that it has not answered
 }
 
 func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
@@ -26,6 +31,11 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		return
 	}
 	if _, ok := msg.(handoff.BuffersReady); ok {
+		if m.engine.ready {
+			m.do(CloseEngine{s, fmt.Errorf("%w: BuffersReady comes once", handoff.ErrEngine)})
+			return
+		}
+		m.engine.ready = true
 		m.do(MapBuffers{s, m.engine.fdKey, m.engine.attach.Buffers})
 		return
 	}
@@ -45,9 +55,9 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 	case handoff.AbortImport:
 		m.abortLabel(msg.Label)
 	case handoff.Held:
-		m.toLeader(handoff.RankHeld{N: msg.N})
+		m.heldApplied(s, msg.N, m.engine.applied)
 	case handoff.Applied:
-		m.toLeader(handoff.RankApplied{N: msg.N})
+		m.heldApplied(s, m.engine.held, msg.N)
 	case handoff.Reserved:
 		m.reserved(msg)
 	case handoff.Freed:
@@ -60,13 +70,31 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 	}
 }
 
+// heldApplied passes on what the engine says of decisions, if it can be true.
+func (m *Machine) heldApplied(s Session, held, applied uint64) {
+	e := m.engine
+	if held > e.decided || held < e.held || applied > held || applied < e.applied {
+		m.do(CloseEngine{s, fmt.Errorf("%w: it holds %d decisions and applied %d: it was sent %d, held %d and applied %d before",
+			handoff.ErrEngine, held, applied, e.decided, e.held, e.applied)})
+		return
+	}
+	if held != e.held {
+		e.held = held
+		m.toLeader(handoff.RankHeld{N: held})
+	}
+	if applied != e.applied {
+		e.applied = applied
+		m.toLeader(handoff.RankApplied{N: applied})
+	}
+}
+
 // attach takes the first message of a session.
 func (m *Machine) attach(s Session, a handoff.Attach) {
 	if err := m.checkAttach(a); err != nil {
 		m.do(CloseEngine{s, err})
 		return
 	}
-	m.engine = &engine{session: s, attach: a, fdKey: m.cfg.Mint()}
+	m.engine = &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}}
 	m.do(ExpectBuffers{s, m.engine.fdKey, len(a.Buffers)},
 		ToEngine{s, handoff.Attached{Incarnation: m.cfg.Self.Incarnation, FDKey: m.engine.fdKey}})
 }
@@ -86,8 +114,8 @@ func (m *Machine) checkAttach(a handoff.Attach) error {
 		return fmt.Errorf("%w: group_instance is 0: want a random number, equal on all ranks of one launch", handoff.ErrAttach)
 	case a.Capacity.BlockTokens < 1:
 		return fmt.Errorf("%w: capacity.block_tokens is %d", handoff.ErrAttach, a.Capacity.BlockTokens)
-	case a.Scheduler == handoff.SchedulerGroup:
-		return fmt.Errorf("%w: scheduler group is not served: every rank of this group must apply decisions (scheduler rank)", handoff.ErrAttach)
+	case a.Held > 0 || a.Applied > 0 || len(a.Pins) > 0:
+		return fmt.Errorf("%w: the engine holds decisions or pins of an earlier session: relaunch the group", handoff.ErrAttach)
 	case m.openTickets() > 0:
 		return fmt.Errorf("%w: copies into the previous engine's memory are not finished: attach again", handoff.ErrAttach)
 	}
@@ -117,7 +145,7 @@ const maxRanks = 1024
 // mapped: the mover reaches the engine's memory; the rank can join its group.
 func (m *Machine) mapped(e Mapped) {
 	if m.engine == nil || m.engine.session != e.Session {
-		if e.Err == nil {
+		if m.unmap != e.Session { // else its last ticket unmaps
 			m.do(UnmapBuffers{e.Session})
 		}
 		return
@@ -141,36 +169,39 @@ func (m *Machine) joinLeader() {
 	if m.engine == nil || !m.engine.mapped || m.joined {
 		return
 	}
-	a := m.engine.attach
-	a.Buffers = nil
-	j := handoff.Join{Attach: a}
-	for _, p := range m.sortedPins() {
-		j.Pins = append(j.Pins, p.Info)
+	l := m.cfg.Self
+	if !m.leads() {
+		var ok bool
+		if l, ok = m.leaderOf(l.Group); !ok {
+			return
+		}
 	}
-	if m.leads() {
-		m.joined = true
-		m.do(ToPeer{m.cfg.Self, j})
+	if m.member != nil && m.member.Members[0] != l {
+		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: the leader of group %s, rank 0's sidecar, restarted: relaunch the group", handoff.ErrPeer, l.Group)})
 		return
 	}
-	l, ok := m.leaderOf(m.cfg.Self.Group)
-	if !ok {
-		return
-	}
-	if !m.up(l) {
+	if !m.leads() && !m.up(l) {
 		m.want(l)
 		return
 	}
-	m.joined = true
+	a := m.engine.attach
+	a.Buffers = nil
+	j := handoff.Join{Attach: a, Held: m.engine.held, Applied: m.engine.applied}
+	for _, p := range m.sortedPins() {
+		j.Pins = append(j.Pins, p.Info)
+	}
+	m.joined, m.boss = true, l
 	m.do(ToPeer{l, j})
 }
 
 // engineDown forgets the engine. Its imports fail, its tickets end by themselves,
-// and its buffers stay mapped until they have.
+// and its buffers stay mapped until they have. Sessions end: who mapped its memory
+// must not read it for a later engine's, and the leader learns that this rank left.
 func (m *Machine) engineDown(s Session) {
 	if m.engine == nil || m.engine.session != s {
 		return
 	}
-	m.engine, m.joined = nil, false
+	m.engine, m.joined, m.member = nil, false, nil
 	clear(m.pins)
 	for _, n := range m.sortedDests() {
 		d := m.dests[n]
@@ -186,7 +217,10 @@ func (m *Machine) engineDown(s Session) {
 	}
 	if m.leads() {
 		m.memberDown(m.cfg.Self)
-	} else if l, ok := m.leaderOf(m.cfg.Self.Group); ok && m.up(l) {
-		m.do(ClosePeer{l}) // the leader learns that this rank left; a new engine joins anew
+	}
+	for _, p := range m.sortedPeers() {
+		if m.up(p) && (p.Group != m.cfg.Self.Group || !m.leads()) {
+			m.do(ClosePeer{p})
+		}
 	}
 }

@@ -232,6 +232,7 @@ type Why string
 const (
 	NotLeader Why = "this rank does not lead its group"
 	NotMember Why = "not from the leader, or not of the roster"
+	NotReady  Why = "not every rank of the group is here"
 	Importer  Why = "the importer is not the sender"
 	Unmatched Why = "answers no open question"
 	Malformed Why = "contradicts itself or this group"

@@ -1,9 +1,11 @@
 package machine
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -37,12 +39,14 @@ func (m *Machine) source(label string) (*held, error) {
 	switch {
 	case m.lead.roster == nil:
 		return nil, fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
-	case len(m.lead.sources) >= m.cfg.MaxSources:
-		return nil, fmt.Errorf("%w: %d labels are held or remembered", handoff.ErrCapacity, len(m.lead.sources))
+	case label == "":
+		return nil, fmt.Errorf("%w: a hand-off has a label", handoff.ErrEngine)
+	case len(m.lead.labels) >= m.cfg.MaxSources:
+		return nil, fmt.Errorf("%w: %d labels are held", handoff.ErrCapacity, len(m.lead.labels))
 	}
 	m.lead.lastID++
 	id := handoff.ID{Group: m.cfg.Self.Group, Instance: m.lead.roster.Instance, Leader: m.cfg.Self.Incarnation, N: m.lead.lastID}
-	s := &held{Source: handoff.NewSource(id, m.mintKey(), label, int32(len(m.lead.roster.Members)))}
+	s := &held{Source: handoff.NewSource(id, m.mintKey(), label, int32(len(m.lead.roster.Members)), m.now+m.cfg.MaxHold)}
 	m.lead.sources[id], m.lead.labels[label] = s, id
 	return s, nil
 }
@@ -95,6 +99,13 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: export of %q: state at %d, KV at %d", handoff.ErrPosition, e.Label, e.Position, e.Tokens)
 	case c.Slots > 0 && e.Slot < 0:
 		return fmt.Errorf("%w: export of %q brings no slot of its per-request state", handoff.ErrEngine, e.Label)
+	case len(m.pins) >= m.cfg.MaxSources:
+		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, len(m.pins))
+	}
+	for _, p := range m.pins {
+		if p.Label == e.Label {
+			return fmt.Errorf("%w: label %q is pinned already", handoff.ErrEngine, e.Label)
+		}
 	}
 	return nil
 }
@@ -111,11 +122,25 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 	}
 	if err != nil {
 		m.refuse(p, msg, Malformed)
-		m.toEngine(handoff.Failed{Label: msg.Label, Err: err})
+		m.notPinned(p, msg, s, err)
 		return
 	}
 	if s.State() == handoff.Announced && s.Complete() {
 		m.lease(s)
+	}
+}
+
+// notPinned ends what a refused pin makes impossible. Ranks that hold different prompts
+// under one label end the hand-off; any other pin is the rank's alone, and no lease will
+// cover it.
+func (m *Machine) notPinned(p handoff.Member, msg handoff.Pinned, s *held, err error) {
+	switch {
+	case errors.Is(err, handoff.ErrPosition):
+		m.toEngine(handoff.Failed{Label: msg.Label, Err: err})
+		m.endSource(s.ID)
+		m.do(ToPeer{p, handoff.Unpin{ID: s.ID, Pin: msg.Pin.Pin}})
+	case s == nil || !slices.ContainsFunc(s.Pins(), func(o handoff.PinInfo) bool { return o.Rank == p.Rank && o.Pin == msg.Pin.Pin }):
+		m.do(ToPeer{p, handoff.Unpin{Pin: msg.Pin.Pin}})
 	}
 }
 
@@ -174,6 +199,13 @@ func (m *Machine) unpin(u handoff.Unpin) {
 
 // expirePins frees what has reached the rank's own deadline: no leader is heard.
 func (m *Machine) expirePins() {
+	due := false
+	for _, p := range m.pins {
+		due = due || p.Deadline <= m.now
+	}
+	if !due {
+		return
+	}
 	for _, p := range m.sortedPins() {
 		if p.Deadline <= m.now {
 			m.unpin(handoff.Unpin{ID: p.ID, Pin: p.Info.Pin})
@@ -186,7 +218,7 @@ func (m *Machine) sortedPins() []*handoff.Pin {
 	for _, p := range m.pins {
 		ps = append(ps, p)
 	}
-	slices.SortFunc(ps, func(a, b *handoff.Pin) int { return int(a.Info.Pin) - int(b.Info.Pin) })
+	slices.SortFunc(ps, func(a, b *handoff.Pin) int { return cmp.Compare(a.Info.Pin, b.Info.Pin) })
 	return ps
 }
 
@@ -197,32 +229,36 @@ func (m *Machine) check(p handoff.Member, c handoff.Check) {
 	m.do(ToPeer{p, handoff.Checked{Check: c, Held: held}})
 }
 
+// sortedSources are the sources that are not over, by age.
 func (m *Machine) sortedSources() []handoff.ID {
-	ids := make([]handoff.ID, 0, len(m.lead.sources))
-	for id := range m.lead.sources {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, func(a, b handoff.ID) int { return int(int64(a.N) - int64(b.N)) })
+	ids := slices.Collect(maps.Values(m.lead.labels))
+	slices.SortFunc(ids, func(a, b handoff.ID) int { return cmp.Compare(a.N, b.N) })
 	return ids
 }
 
-// expireSources ends leases and forgets old answers.
+// expireSources ends leases and announcements, and forgets old answers.
 func (m *Machine) expireSources() {
-	for _, id := range m.sortedSources() {
-		s := m.lead.sources[id]
-		if s.Expired(m.now) {
+	var due []handoff.ID
+	for _, id := range m.lead.labels {
+		if m.lead.sources[id].Deadline() <= m.now {
+			due = append(due, id)
+		}
+	}
+	slices.SortFunc(due, func(a, b handoff.ID) int { return cmp.Compare(a.N, b.N) })
+	for _, id := range due {
+		if s := m.lead.sources[id]; s.Expired(m.now) {
 			m.publish(events.Expired, events.Event{Handoff: id.String(), Label: s.Label})
-			m.endSource(id, true)
+			m.endSource(id)
 		}
-		if s.forget > 0 && s.forget <= m.now {
-			delete(m.lead.sources, id)
-		}
+	}
+	for len(m.lead.over) > 0 && (len(m.lead.over) > m.cfg.KeepOver || m.lead.sources[m.lead.over[0]].forget <= m.now) {
+		delete(m.lead.sources, m.lead.over[0])
+		m.lead.over = m.lead.over[1:]
 	}
 }
 
-// endSource releases what the group holds for id; free says that its ranks can be told
-// in the group's order.
-func (m *Machine) endSource(id handoff.ID, free bool) {
+// endSource releases what the group holds for id; its ranks hear in the group's order.
+func (m *Machine) endSource(id handoff.ID) {
 	s := m.lead.sources[id]
 	if s == nil || s.forget > 0 {
 		return
@@ -232,10 +268,9 @@ func (m *Machine) endSource(id handoff.ID, free bool) {
 		m.answerOpen(s, o)
 	}
 	s.forget = m.now + m.cfg.KeepSources
-	if m.lead.labels[s.Label] == id {
-		delete(m.lead.labels, s.Label)
-	}
-	if free && pinned {
+	m.lead.over = append(m.lead.over, id)
+	delete(m.lead.labels, s.Label)
+	if pinned {
 		m.decideAll(handoff.Decision{Kind: handoff.Free, ID: id, Label: s.Label})
 	}
 	m.publish(events.Released, events.Event{Handoff: id.String(), Label: s.Label})
@@ -245,7 +280,7 @@ func (m *Machine) endSource(id handoff.ID, free bool) {
 // releaseLabel: the engine gives up an export.
 func (m *Machine) releaseLabel(label string) {
 	if id, ok := m.lead.labels[label]; m.leads() && ok {
-		m.endSource(id, true)
+		m.endSource(id)
 	}
 }
 
@@ -255,108 +290,6 @@ func (m *Machine) releaseCall(e Release) {
 		m.do(Reply{Call: e.Call, Err: fmt.Errorf("%w: no hand-off %v with this key", handoff.ErrGone, e.ID)})
 		return
 	}
-	m.endSource(e.ID, true)
+	m.endSource(e.ID)
 	m.do(Reply{Call: e.Call})
-}
-
-// betweenLeaders dispatches what leaders of two groups say to each other.
-func (m *Machine) betweenLeaders(p handoff.Member, msg handoff.PeerMessage) {
-	switch msg := msg.(type) {
-	case handoff.Open:
-		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
-			m.refuse(p, msg, Importer)
-			return
-		}
-		m.open(p, msg)
-	case handoff.Done:
-		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
-			m.refuse(p, msg, Importer)
-			return
-		}
-		m.doneAsked(p, msg)
-	case handoff.Withdraw:
-		if s := m.lead.sources[msg.ID]; s != nil && msg.Importer.Group == p.Group && msg.Importer.Leader == p.Incarnation {
-			s.Withdraw(msg)
-		}
-	case handoff.ReleaseManifest:
-		if s := m.lead.sources[msg.ID]; s != nil && s.Key == msg.Key {
-			m.endSource(msg.ID, true)
-		}
-	case handoff.Opened:
-		m.opened(p, msg)
-	case handoff.DoneAck:
-		m.doneAnswered(p, msg)
-	}
-}
-
-// open answers an importer, once this side knows the importer's geometry: both sides
-// plan, and compare, before the first byte.
-func (m *Machine) open(p handoff.Member, o handoff.Open) {
-	switch {
-	case m.lead.sources[o.ID] == nil:
-		m.do(ToPeer{p, handoff.Opened{ID: o.ID, Attempt: o.Attempt, Status: handoff.Gone}})
-	case m.known(p, o.Importer.Instance) != nil:
-		m.answerOpen(m.lead.sources[o.ID], o)
-	case len(m.lead.opens[p]) >= m.cfg.MaxImports:
-		m.refuse(p, o, TooMany)
-	default:
-		m.lead.opens[p] = append(m.lead.opens[p], o)
-	}
-}
-
-// answerWaiting answers the opens of p that waited for its geometry.
-func (m *Machine) answerWaiting(p handoff.Member) {
-	waiting := m.lead.opens[p]
-	delete(m.lead.opens, p)
-	for _, o := range waiting {
-		m.open(p, o)
-	}
-}
-
-// answerOpen sends to the importer's leader, which asked for itself.
-func (m *Machine) answerOpen(s *held, o handoff.Open) {
-	to := handoff.Member{Group: o.Importer.Group, Rank: 0, Incarnation: o.Importer.Leader}
-	a := s.Open(m.now, o)
-	if a.Status == handoff.OK {
-		a.Members, a.WeightsEpoch = m.lead.roster.Members, m.engine.attach.Model.WeightsEpoch
-		d, err := m.planInto(m.lead.groups[to])
-		if a.Plan = d; err != nil || d != o.Plan {
-			a.Status, a.Why = handoff.Refused, fmt.Sprintf("plans differ: importer %v, source %v", o.Plan, d)
-			if err != nil {
-				a.Why = err.Error()
-			}
-		}
-	}
-	m.do(ToPeer{to, a})
-	m.publish(events.Opened, events.Event{Handoff: s.ID.String(), Label: s.Label, Peer: to.String(), Cause: strings.TrimPrefix(a.Status.String(), "ok")})
-}
-
-// planInto is planFrom seen from the source's side; only the digest is kept.
-func (m *Machine) planInto(g *sourceGroup) (handoff.Digest, error) {
-	if g == nil {
-		return handoff.Digest{}, fmt.Errorf("%w: the importer's geometry is not known", handoff.ErrPlan)
-	}
-	own := geometryDigest(m.lead.roster.Geometry)
-	if g.into == (handoff.Digest{}) || g.intoOwn != own {
-		p, err := plan(g.geometry, m.lead.roster.Geometry)
-		if err != nil {
-			return handoff.Digest{}, err
-		}
-		g.into, g.intoOwn = p.Digest(), own
-	}
-	return g.into, nil
-}
-
-// doneAsked consumes a copy; with the last one the source is released.
-func (m *Machine) doneAsked(p handoff.Member, d handoff.Done) {
-	s := m.lead.sources[d.ID]
-	if s == nil {
-		m.do(ToPeer{p, handoff.DoneAck{ID: d.ID, Attempt: d.Attempt, Status: handoff.Gone}})
-		return
-	}
-	a, over := s.Done(m.now, d)
-	m.do(ToPeer{p, a})
-	if over {
-		m.endSource(d.ID, true)
-	}
 }

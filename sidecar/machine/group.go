@@ -2,9 +2,7 @@ package machine
 
 import (
 	"fmt"
-	"slices"
 
-	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
 )
@@ -13,11 +11,11 @@ import (
 type leader struct {
 	joins  map[layout.Rank]join
 	roster *handoff.Roster // nil: not every rank is here, the group takes nothing
-	seq    *handoff.Sequence
-	unmap  Session // a gone engine's buffers, unmapped when quiet
+	launch *launch         // nil: this launch has had no roster
 
 	sources  map[handoff.ID]*held
 	labels   map[string]handoff.ID // announced or held labels
+	over     []handoff.ID          // sources that keep their answers alone, oldest first
 	lastID   uint64
 	opens    map[handoff.Member][]handoff.Open // that wait for the importer's geometry
 	askers   []handoff.Member                  // WantGeometry before the roster stood
@@ -30,8 +28,8 @@ type leader struct {
 }
 
 type join struct {
-	from   handoff.Member
-	attach handoff.Attach
+	from handoff.Member
+	handoff.Join
 }
 
 func newLeader() leader {
@@ -63,11 +61,11 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 		}
 		m.betweenLeaders(p, msg)
 	case handoff.Roster, handoff.Leased, handoff.Unpin, handoff.Decision:
-		if !own || p.Rank != 0 {
+		if !m.joined || p != m.boss {
 			m.refuse(p, msg, NotMember)
 			return
 		}
-		m.fromLeader(msg)
+		m.fromLeader(p, msg)
 	default:
 		if !own || !m.leads() {
 			m.refuse(p, msg, NotMember)
@@ -77,10 +75,10 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 	}
 }
 
-func (m *Machine) fromLeader(msg handoff.PeerMessage) {
+func (m *Machine) fromLeader(p handoff.Member, msg handoff.PeerMessage) {
 	switch msg := msg.(type) {
 	case handoff.Roster:
-		m.member = &msg
+		m.roster(p, msg)
 	case handoff.Leased:
 		m.leased(msg)
 	case handoff.Unpin:
@@ -90,22 +88,51 @@ func (m *Machine) fromLeader(msg handoff.PeerMessage) {
 	}
 }
 
+// roster takes the leader's word that every rank is here, and says again what an
+// earlier session may have lost.
+func (m *Machine) roster(p handoff.Member, r handoff.Roster) {
+	rank := int(m.cfg.Self.Rank)
+	if m.engine == nil || r.Instance != m.engine.attach.Instance || rank >= len(r.Members) || r.Members[rank] != m.cfg.Self ||
+		r.Members[0] != p || r.Geometry.Model.Check(r.Geometry.Shards) != nil {
+		m.refuse(p, r, Malformed)
+		return
+	}
+	again := m.member != nil
+	m.member = &r
+	if !again {
+		return
+	}
+	m.toLeader(handoff.RankHeld{N: m.engine.held})
+	m.toLeader(handoff.RankApplied{N: m.engine.applied})
+	for _, n := range m.sortedDests() {
+		m.dests[n].Restate()
+		m.report(m.dests[n])
+	}
+}
+
 func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 	if j, ok := msg.(handoff.Join); ok {
 		m.join(p, j)
 		return
 	}
-	if m.lead.roster == nil || m.lead.joins[p.Rank].from != p {
+	if m.lead.joins[p.Rank].from != p {
 		m.refuse(p, msg, NotMember)
+		return
+	}
+	if m.lead.roster == nil {
+		m.refuse(p, msg, NotReady)
+		if pin, ok := msg.(handoff.Pinned); ok {
+			m.do(ToPeer{p, handoff.Unpin{Pin: pin.Pin.Pin}}) // no lease will cover it
+		}
 		return
 	}
 	switch msg := msg.(type) {
 	case handoff.Pinned:
 		m.pinned(p, msg)
 	case handoff.RankHeld:
-		m.rankHeld(p.Rank, msg.N)
+		m.held(p.Rank, msg.N)
 	case handoff.RankApplied:
-		m.applied(m.lead.seq.Applied(int(p.Rank), msg.N))
+		m.applied(m.lead.launch.seq.Applied(int(p.Rank), msg.N))
 	case handoff.RankReserved:
 		m.granted(p, msg.Reserved)
 	case handoff.Landed:
@@ -115,60 +142,6 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 	}
 }
 
-// join takes a rank's statement. The roster stands when every rank of one launch is here.
-func (m *Machine) join(p handoff.Member, j handoff.Join) {
-	a := j.Attach
-	if a.Group != m.cfg.Self.Group || a.Rank != p.Rank || a.Ranks < 1 || a.Ranks > maxRanks || int32(a.Rank) >= a.Ranks {
-		m.refuse(p, j, Malformed)
-		return
-	}
-	if err := a.Model.Layout.Check(a.Shards); err != nil {
-		m.refuse(p, j, Malformed)
-		return
-	}
-	if m.lead.roster != nil {
-		m.breakRoster(fmt.Errorf("%w: rank %d joined anew", handoff.ErrNotReady, p.Rank))
-	}
-	m.lead.joins[p.Rank] = join{p, a}
-	m.form()
-}
-
-// form makes the roster if it can.
-func (m *Machine) form() {
-	if m.engine == nil || !m.engine.mapped {
-		return
-	}
-	own := m.engine.attach
-	r := &handoff.Roster{Instance: own.Instance, Members: make([]handoff.Member, own.Ranks)}
-	g := handoff.Geometry{Group: m.cfg.Self.Group, Instance: own.Instance, Model: own.Model.Layout}
-	for rank := range layout.Rank(own.Ranks) {
-		j, ok := m.lead.joins[rank]
-		if !ok || j.attach.Instance != own.Instance || j.attach.Ranks != own.Ranks {
-			return
-		}
-		if modelDigest(j.attach.Model) != modelDigest(own.Model) {
-			m.refuse(j.from, handoff.Join{}, Malformed)
-			return
-		}
-		r.Members[rank] = j.from
-		g.Shards = append(g.Shards, j.attach.Shards...)
-	}
-	g.Members = r.Members
-	r.Geometry = g
-	m.lead.roster, m.lead.seq = r, handoff.NewSequence(own.Ranks)
-	clear(m.lead.shown)
-	for _, p := range r.Members {
-		m.do(ToPeer{p, *r})
-	}
-	m.advertise()
-	m.publish(events.Ready, events.Event{})
-	m.do(Notify{Notice{Kind: NoticeReady}})
-	for _, p := range m.lead.askers {
-		m.do(ToPeer{p, g})
-	}
-	m.lead.askers = nil
-}
-
 func (m *Machine) advertise() {
 	r := m.lead.roster
 	c := m.engine.attach.Capacity
@@ -176,54 +149,28 @@ func (m *Machine) advertise() {
 		FreeBlocks: c.Blocks, FreeSlots: c.Slots})
 }
 
-// memberDown: a rank of this group left. What the group holds is over: its leases are
-// gone, its imports fail, and ranks that live free their pins at their own deadline.
-func (m *Machine) memberDown(p handoff.Member) {
-	if m.lead.joins[p.Rank].from != p {
+// decision is the leader's word at one rank: the sidecar's part first, so that a
+// Check never says yes for memory that the engine may reuse. One that came before is
+// sent again by a leader that cannot know; the memory rule does not rest on the leader
+// alone, so what breaks it ends the engine's session instead of reaching the engine.
+func (m *Machine) decision(d handoff.Decision) {
+	if m.engine == nil || d.N <= m.engine.decided {
 		return
 	}
-	delete(m.lead.joins, p.Rank)
-	if m.lead.roster != nil {
-		m.breakRoster(fmt.Errorf("%w: rank %d of group %s left", handoff.ErrEngine, p.Rank, p.Group))
+	m.engine.decided = d.N
+	if dest := m.dests[d.Of]; d.Kind == handoff.Admit && (dest == nil || dest.State() != handoff.Good) ||
+		d.Kind == handoff.ReleaseQuarantine && dest != nil && !dest.Quiet() {
+		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: decision %d (%v) is about memory that is not ready for it", handoff.ErrEngine, d.N, d.Kind)})
+		return
 	}
-}
-
-func (m *Machine) breakRoster(why error) {
-	m.lead.roster = nil
-	for _, id := range m.sortedSources() {
-		m.endSource(id, false)
-	}
-	for _, i := range slices.Clone(m.lead.imports) {
-		m.failImport(i, why)
-		i.drained(m)
-	}
-	m.lead.imports = nil
-	clear(m.lead.opens)
-	m.publish(events.Detached, events.Event{Cause: why.Error()})
-	m.do(Notify{Notice{Kind: NoticeLost, Err: why}})
-}
-
-// decideAll issues one decision to every rank, in order.
-func (m *Machine) decideAll(d handoff.Decision) uint64 {
-	d.N = m.lead.seq.Next()
-	for _, p := range m.lead.roster.Members {
-		m.do(ToPeer{p, d})
-	}
-	return d.N
-}
-
-// decision is the leader's word at one rank: the sidecar's part first, so that a
-// Check never says yes for memory that the engine may reuse.
-func (m *Machine) decision(d handoff.Decision) {
 	switch d.Kind {
 	case handoff.Reserve:
 		m.dests[d.N] = handoff.NewDest(d)
-	case handoff.Admit:
+		m.engine.asked[d.N] = true
+	case handoff.Admit, handoff.ReleaseQuarantine:
 		m.endDest(d.Of)
 	case handoff.Drop:
 		m.dropDest(d)
-	case handoff.ReleaseQuarantine:
-		m.endDest(d.Of)
 	case handoff.Free:
 		m.freePin(d.ID, d.Label)
 	}
@@ -231,23 +178,7 @@ func (m *Machine) decision(d handoff.Decision) {
 	m.toEngine(d)
 	if m.leads() && m.lead.roster != nil {
 		// Rank 0's engine reads its session in order: whatever Through follows, it holds d.
-		m.rankHeld(0, d.N)
-	}
-}
-
-// rankHeld takes a rank's statement; rank 0's engine hears what every rank holds.
-func (m *Machine) rankHeld(r layout.Rank, n uint64) {
-	if n, grew := m.lead.seq.Held(int(r), n); grew {
-		m.toEngine(handoff.Through{N: n})
-	}
-}
-
-// applied takes what all ranks of the group applied.
-func (m *Machine) applied(all uint64) {
-	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Applied(all, m.now) {
-			m.admitted(i)
-		}
+		m.held(0, d.N)
 	}
 }
 
@@ -284,7 +215,7 @@ func (m *Machine) Status() Status {
 		rec := m.records[key(m.cfg.Self.Group, r)]
 		j, ok := m.lead.joins[r]
 		ms := MemberStatus{Member: handoff.Member{Group: m.cfg.Self.Group, Rank: r, Incarnation: handoff.Incarnation(rec.Incarnation)},
-			PID: rec.PID, Addr: rec.Addr, Attached: ok && j.attach.Instance == a.Instance}
+			PID: rec.PID, Addr: rec.Addr, Attached: ok && j.Attach.Instance == a.Instance}
 		s.Members = append(s.Members, ms)
 	}
 	return s

@@ -12,11 +12,17 @@ import (
 // importing is an import with those who wait for it.
 type importing struct {
 	*handoff.Leader
-	calls  []Call
-	engine bool // rank 0's engine asked
-	safe   bool // it failed and the source is still held
-	hashes []uint64
+	calls    []Call
+	engine   bool // rank 0's engine asked
+	asked    bool // Done went out: the source may be consumed
+	doubted  bool // callers were told that the outcome is in doubt
+	safe     bool // it failed and the source is still held
+	hashes   []uint64
+	importer handoff.Importer
 }
+
+// maxCalls bounds the control calls that wait for one import.
+const maxCalls = 64
 
 // importCall and importEngine are the two ways in.
 func (m *Machine) importCall(e Import) {
@@ -46,9 +52,16 @@ func (m *Machine) startImport(im handoff.Import) (*importing, error) {
 		im.Label = im.Manifest.Label
 	}
 	for _, i := range m.lead.imports {
-		if i.ID() == im.Manifest.ID && i.Import.Label == im.Label {
-			return i, nil
+		if i.State() == handoff.Draining || i.Import.Label != im.Label {
+			continue
 		}
+		switch old := i.Import; {
+		case old.Manifest.ID != im.Manifest.ID || old.Manifest.Key != im.Manifest.Key || !slices.Equal(old.Tokens, im.Tokens):
+			return nil, fmt.Errorf("%w: label %q names another import under way", handoff.ErrUnknown, im.Label)
+		case len(i.calls) >= maxCalls || i.doubted:
+			return nil, fmt.Errorf("%w: the import of %v is under way", handoff.ErrInDoubt, i.ID())
+		}
+		return i, nil
 	}
 	if err := m.checkImport(im); err != nil {
 		return nil, err
@@ -62,7 +75,8 @@ func (m *Machine) startImport(im handoff.Import) (*importing, error) {
 		return nil, fmt.Errorf("%w: %w", handoff.ErrEngine, err)
 	}
 	m.lead.attempts++
-	i := &importing{Leader: handoff.NewLeader(im, m.lead.attempts, int32(len(m.lead.roster.Members)), m.now, m.now+deadline), hashes: hashes}
+	i := &importing{Leader: handoff.NewLeader(im, m.lead.attempts, int32(len(m.lead.roster.Members)), m.now, m.now+deadline), hashes: hashes,
+		importer: handoff.Importer{Group: m.cfg.Self.Group, Instance: m.lead.roster.Instance, Leader: m.cfg.Self.Incarnation}}
 	m.lead.imports = append(m.lead.imports, i)
 	return i, nil
 }
@@ -115,7 +129,7 @@ func (m *Machine) find(i *importing) {
 		return
 	}
 	i.Open(plan)
-	m.do(ToPeer{i.Source, handoff.Open{ID: i.ID(), Key: i.Import.Manifest.Key, Importer: m.importer(), Attempt: i.Attempt, Plan: plan}})
+	m.do(ToPeer{i.Source, handoff.Open{ID: i.ID(), Key: i.Import.Manifest.Key, Importer: i.importer, Attempt: i.Attempt, Plan: plan}})
 }
 
 // known returns the geometry of the launch that p leads, or asks for it and returns nil.
@@ -133,10 +147,6 @@ func (m *Machine) known(p handoff.Member, launch handoff.Instance) *sourceGroup 
 	return g
 }
 
-func (m *Machine) importer() handoff.Importer {
-	return handoff.Importer{Group: m.cfg.Self.Group, Instance: m.lead.roster.Instance, Leader: m.cfg.Self.Incarnation}
-}
-
 // findSources looks again after discovery or a session brought something.
 func (m *Machine) findSources() {
 	for _, i := range slices.Clone(m.lead.imports) {
@@ -149,7 +159,7 @@ func (m *Machine) sourceUp(handoff.Member) { m.findSources() }
 // sourceDown: what was asked of p and not answered is lost. An import whose Done was
 // under way is dropped: the copy may be consumed, which costs a prefill, never a byte.
 func (m *Machine) sourceDown(p handoff.Member) {
-	if g := m.lead.groups[p]; g != nil && g.digest == (handoff.Digest{}) {
+	if g := m.lead.groups[p]; g != nil && (g.digest == (handoff.Digest{}) || !m.listed(p)) {
 		delete(m.lead.groups, p)
 	}
 	for _, i := range slices.Clone(m.lead.imports) {
@@ -181,6 +191,10 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 		case g == nil || !slices.Equal(o.Members, g.geometry.Members) || len(o.Pins) != len(o.Members):
 			delete(m.lead.groups, p)
 			err = fmt.Errorf("%w: the roster of group %s changed", handoff.ErrGone, p.Group)
+		case slices.ContainsFunc(o.Pins, func(x handoff.PinInfo) bool {
+			return int(x.Rank) >= len(o.Pins) || x.Rank < 0 || o.Pins[x.Rank].Pin != x.Pin
+		}):
+			err = fmt.Errorf("%w: the source's pins are not one for each rank, in order", handoff.ErrPlan)
 		case o.WeightsEpoch != m.engine.attach.Model.WeightsEpoch:
 			err = fmt.Errorf("%w: source %d, this group %d", handoff.ErrWeights, o.WeightsEpoch, m.engine.attach.Model.WeightsEpoch)
 		}
@@ -218,6 +232,9 @@ func (m *Machine) reserve(i *importing) {
 	for _, p := range m.lead.roster.Members {
 		if m.lead.shown[p] == nil {
 			m.lead.shown[p] = map[handoff.Digest]bool{}
+		}
+		if len(m.lead.shown[p]) >= maxGeometries {
+			clear(m.lead.shown[p]) // the rank makes room likewise
 		}
 		if !m.lead.shown[p][g.digest] {
 			m.lead.shown[p][g.digest] = true
@@ -275,11 +292,17 @@ func (m *Machine) landed(p handoff.Member, l handoff.Landed) {
 		m.publish(events.Landed, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Bytes: i.Bytes, Elapsed: i.Phases.Move})
 		m.consume(i)
 	}
-	i.drained(m)
+	m.drained(i)
 }
 
+// consume asks for a copy. Without a session nothing was asked, and nothing consumed.
 func (m *Machine) consume(i *importing) {
-	m.do(ToPeer{i.Source, handoff.Done{ID: i.ID(), Importer: m.importer(), Attempt: i.Attempt}})
+	if !m.up(i.Source) {
+		m.failImport(i, fmt.Errorf("%w: no session to %v", handoff.ErrPeer, i.Source))
+		return
+	}
+	i.asked = true
+	m.do(ToPeer{i.Source, handoff.Done{ID: i.ID(), Importer: i.importer, Attempt: i.Attempt}})
 }
 
 func (m *Machine) doneAnswered(p handoff.Member, a handoff.DoneAck) {
@@ -290,7 +313,6 @@ func (m *Machine) doneAnswered(p handoff.Member, a handoff.DoneAck) {
 	}
 	if err := i.Consumed(a); err != nil {
 		m.failImport(i, err)
-		i.drained(m)
 		return
 	}
 	i.Admit(m.decideAll(handoff.Decision{Kind: handoff.Admit, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN}), m.now)

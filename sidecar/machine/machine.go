@@ -31,8 +31,10 @@ type Config struct {
 	Deadline    time.Duration // of an import that brings none
 	Redial      time.Duration // pause between two dials of one peer
 	MaxImports  int           // waiting and running; one more is ErrCapacity
-	MaxSources  int           // held labels; one more Export is refused
+	MaxSources  int           // held labels; one more Export is refused. Also pins of one rank
+	Patience    time.Duration // for an answer to Done, and for Applied after Admit
 	KeepSources time.Duration // how long an ended source keeps its answers
+	KeepOver    int           // ended sources that keep them, whatever their age
 	KeepDone    int           // finished imports that Get still knows
 }
 
@@ -48,8 +50,9 @@ func (c Config) Defaults() Config {
 	def(&c.MaxHold, 5*time.Minute)
 	def(&c.Deadline, 30*time.Second)
 	def(&c.Redial, 100*time.Millisecond)
+	def(&c.Patience, 10*time.Second)
 	def(&c.KeepSources, 2*time.Minute)
-	for p, v := range map[*int]int{&c.MaxImports: 1024, &c.MaxSources: 4096, &c.KeepDone: 1024} {
+	for p, v := range map[*int]int{&c.MaxImports: 1024, &c.MaxSources: 4096, &c.KeepDone: 1024, &c.KeepOver: 16384} {
 		if *p == 0 {
 			*p = v
 		}
@@ -71,7 +74,8 @@ type Machine struct {
 
 	// every rank
 	member  *handoff.Roster // the roster that this rank belongs to
-	joined  bool            // Join went to the present leader session
+	joined  bool            // Join went to boss in its present session
+	boss    handoff.Member  // the leader that this rank joined
 	pins    map[handoff.PinID]*handoff.Pin
 	lastPin handoff.PinID
 	dests   map[uint64]*handoff.Dest // by Reserve number
@@ -143,7 +147,7 @@ func (m *Machine) Next() (at Now, ok bool) {
 			earliest(p.retry)
 		}
 	}
-	m.lead.deadlines(earliest)
+	m.lead.deadlines(m.cfg.Patience, earliest)
 	return at, ok
 }
 
@@ -161,14 +165,14 @@ func (m *Machine) do(e ...Effect) { m.out = append(m.out, e...) }
 
 func (m *Machine) leads() bool { return m.cfg.Self.Rank == 0 }
 
-// toLeader sends to this rank's leader: itself, or rank 0's sidecar of the roster.
+// toLeader sends to this rank's leader: itself, or rank 0's sidecar that it joined.
 func (m *Machine) toLeader(msg handoff.PeerMessage) {
 	if m.leads() {
 		m.do(ToPeer{m.cfg.Self, msg})
 		return
 	}
-	if l, ok := m.leaderOf(m.cfg.Self.Group); ok && m.up(l) {
-		m.do(ToPeer{l, msg})
+	if m.joined { // else Join and what follows Roster state it
+		m.do(ToPeer{m.boss, msg})
 	}
 }
 

@@ -28,6 +28,7 @@ func (m *Machine) finish(i *importing, o Outcome) {
 	if n := len(m.lead.done) - m.cfg.KeepDone; n > 0 {
 		m.lead.done = slices.Delete(m.lead.done, 0, n)
 	}
+	m.prune(i.Source)
 }
 
 // failImport ends an import: who waits hears at once, the source may serve another,
@@ -36,12 +37,12 @@ func (m *Machine) failImport(i *importing, err error) {
 	if i.State() == handoff.Finished || i.State() == handoff.Draining {
 		return
 	}
-	opened, consuming := i.State() >= handoff.Opening, i.State() >= handoff.Consuming
+	opened := i.State() >= handoff.Opening
 	drop := i.Fail(err, m.now)
-	if opened && !consuming && m.lead.roster != nil && m.up(i.Source) {
-		m.do(ToPeer{i.Source, handoff.Withdraw{ID: i.ID(), Importer: m.importer(), Attempt: i.Attempt}})
+	if opened && !i.asked && m.up(i.Source) {
+		m.do(ToPeer{i.Source, handoff.Withdraw{ID: i.ID(), Importer: i.importer, Attempt: i.Attempt}})
 	}
-	i.safe = !consuming && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
+	i.safe = !i.asked && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
 	if i.engine {
 		m.toEngine(handoff.Failed{Label: i.Import.Label, Err: err, SourceSafe: i.safe})
 	}
@@ -51,11 +52,12 @@ func (m *Machine) failImport(i *importing, err error) {
 	i.calls = nil
 	m.do(Notify{Notice{Kind: NoticeFailed, Label: i.Import.Label, Err: err, ID: i.ID(), SourceSafe: i.safe}})
 	m.publish(events.Dropped, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Cause: err.Error()})
-	if !drop || m.lead.roster == nil {
+	if drop {
+		m.decideAll(handoff.Decision{Kind: handoff.Drop, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
+		m.drained(i)
+	} else {
 		m.finish(i, m.outcome(i))
-		return
 	}
-	m.decideAll(handoff.Decision{Kind: handoff.Drop, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
 	m.reserveNext()
 }
 
@@ -65,23 +67,48 @@ func (m *Machine) outcome(i *importing) Outcome {
 }
 
 // drained returns a dropped import's blocks once every rank is quiet.
-func (i *importing) drained(m *Machine) {
-	if !i.Drained(m.now) {
+func (m *Machine) drained(i *importing) {
+	if m.lead.roster == nil || !i.Drained(m.now) {
 		return
 	}
-	if m.lead.roster != nil {
-		m.decideAll(handoff.Decision{Kind: handoff.ReleaseQuarantine, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
-	}
+	m.decideAll(handoff.Decision{Kind: handoff.ReleaseQuarantine, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
 	m.finish(i, m.outcome(i))
+}
+
+// due is when an import must not go on as it is; ok is false when it may.
+func (i *importing) due(patience Now) (at Now, ok bool) {
+	switch {
+	case i.Abortable():
+		return i.Deadline, true
+	case i.State() == handoff.Consuming, i.State() == handoff.Admitting && !i.doubted:
+		return i.Since() + patience, true
+	}
+	return 0, false
 }
 
 func (m *Machine) expireImports() {
 	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Abortable() && i.Deadline <= m.now {
-			m.failImport(i, fmt.Errorf("%w: %v, after %v in state %v", handoff.ErrDeadline, i.ID(), i.Import.Deadline, i.State()))
-			i.drained(m)
+		at, ok := i.due(m.cfg.Patience)
+		switch {
+		case !ok || at > m.now:
+		case i.Abortable():
+			m.failImport(i, fmt.Errorf("%w: %v in state %v", handoff.ErrDeadline, i.ID(), i.State()))
+		case i.State() == handoff.Consuming: // dropping costs a prefill at most: nobody else has this copy
+			m.failImport(i, fmt.Errorf("%w: %v has not answered Done within %v", handoff.ErrPeer, i.Source, m.cfg.Patience))
+		default:
+			m.doubt(i)
 		}
 	}
+}
+
+// doubt answers who waits for an import that is decided and not applied: it will be,
+// or the group ends.
+func (m *Machine) doubt(i *importing) {
+	i.doubted = true
+	for _, c := range i.calls {
+		m.do(Reply{Call: c, Err: fmt.Errorf("%w: %v is admitted, and some rank has not applied that within %v", handoff.ErrInDoubt, i.ID(), m.cfg.Patience)})
+	}
+	i.calls = nil
 }
 
 // Aborts: by a control plane, a rank, or rank 0's engine.
@@ -91,9 +118,11 @@ func (m *Machine) abortCall(e Abort) {
 
 func (m *Machine) abortLabel(label string) {
 	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Import.Label == label {
-			m.abortImport(i.ID(), handoff.ErrAborted)
-			return
+		if i.Import.Label == label && i.State() != handoff.Draining {
+			if i.Abortable() {
+				m.failImport(i, handoff.ErrAborted)
+			}
+			return // else Imported or Failed is on its way
 		}
 	}
 	m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: no import %q", handoff.ErrUnknown, label)})
@@ -102,14 +131,13 @@ func (m *Machine) abortLabel(label string) {
 // abortImport drops an import that is not decided yet.
 func (m *Machine) abortImport(id handoff.ID, why error) error {
 	for _, i := range slices.Clone(m.lead.imports) {
-		if i.ID() != id {
+		if i.ID() != id || i.State() == handoff.Draining {
 			continue
 		}
 		if !i.Abortable() {
 			return fmt.Errorf("%w: %v is in state %v: its outcome is the source's", handoff.ErrInDoubt, id, i.State())
 		}
 		m.failImport(i, why)
-		i.drained(m)
 		return nil
 	}
 	return fmt.Errorf("%w: no import of %v is under way", handoff.ErrUnknown, id)
@@ -133,18 +161,16 @@ func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
 	return Outcome{}, false
 }
 
-func (l *leader) deadlines(earliest func(Now)) {
-	for _, s := range l.sources {
-		switch {
-		case s.forget > 0:
-			earliest(s.forget)
-		case s.State() == handoff.Leasing:
-			earliest(s.Deadline())
-		}
+func (l *leader) deadlines(patience Now, earliest func(Now)) {
+	if len(l.over) > 0 {
+		earliest(l.sources[l.over[0]].forget)
+	}
+	for _, id := range l.labels {
+		earliest(l.sources[id].Deadline())
 	}
 	for _, i := range l.imports {
-		if i.Abortable() {
-			earliest(i.Deadline)
+		if at, ok := i.due(patience); ok {
+			earliest(at)
 		}
 	}
 }

@@ -27,10 +27,10 @@ const (
 )
 
 type link struct {
-	state  linkState
-	launch handoff.Instance // of the engine whose buffers it reaches: the next one has others
-	open   int              // tickets
-	dead   bool             // close when open is 0
+	state linkState
+	open  int  // tickets
+	dead  bool // close when open is 0
+	stale bool // the mover that opens it died meanwhile
 }
 
 // found takes a new view of discovery: peers that are wanted and were not there are dialled.
@@ -190,21 +190,14 @@ func (m *Machine) peerLost(p handoff.Member) {
 	}
 }
 
-// link makes sure that pulls from p's memory of a launch can be submitted, now or soon.
-func (m *Machine) link(p handoff.Member, launch handoff.Instance) bool {
-	if l := m.links[p]; l != nil && l.launch != launch {
-		if l.dead = true; l.state != linkAsked { // an answer is under way: it is not of this launch
-			m.reapLink(p)
-		}
-	}
+// link makes sure that pulls from p can be submitted, now or soon. A link reaches the
+// memory of one engine of p: p ends its sessions with that engine, and so the link.
+func (m *Machine) link(p handoff.Member) bool {
 	l := m.links[p]
-	if l != nil && !l.dead {
-		return l.state == linkOpened
-	}
 	if l != nil {
-		return false // its tickets end first
+		return !l.dead && l.state == linkOpened // the tickets of a dead one end first
 	}
-	m.links[p] = &link{state: linkAsked, launch: launch}
+	m.links[p] = &link{state: linkAsked}
 	m.want(p)
 	if m.up(p) {
 		m.do(ToPeer{p, handoff.WantBuffers{}})

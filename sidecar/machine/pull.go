@@ -215,7 +215,7 @@ func (m *Machine) submit(d *handoff.Dest) {
 	}
 	for i := range d.Reads {
 		r := &d.Reads[i]
-		if r.Ticket != 0 || !m.link(r.From, d.D.ID.Instance) {
+		if r.Ticket != 0 || !m.link(r.From) {
 			continue
 		}
 		t, err := m.sources[d.D.Source].template(r.Pair)
@@ -250,13 +250,8 @@ func (m *Machine) pullDone(e PullDone) {
 		return
 	}
 	delete(m.tickets, e.Ticket)
-	if l := m.links[t.peer]; l != nil {
-		l.open--
-		m.reapLink(t.peer)
-		if m.links[t.peer] == nil {
-			m.submitReads() // what waited for the old link's end
-		}
-	}
+	t.link.open--
+	m.reapLink(t.peer, t.link)
 	if d := m.dests[t.reserve]; d != nil {
 		why := ""
 		if e.Err != nil {

@@ -1,0 +1,132 @@
+package machine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// betweenLeaders dispatches what leaders of two groups say to each other.
+func (m *Machine) betweenLeaders(p handoff.Member, msg handoff.PeerMessage) {
+	if p.Rank != 0 {
+		m.refuse(p, msg, NotLeader)
+		return
+	}
+	switch msg := msg.(type) {
+	case handoff.Open:
+		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
+			m.refuse(p, msg, Importer)
+			return
+		}
+		m.open(p, msg)
+	case handoff.Done:
+		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
+			m.refuse(p, msg, Importer)
+			return
+		}
+		m.doneAsked(p, msg)
+	case handoff.Withdraw:
+		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
+			m.refuse(p, msg, Importer)
+			return
+		}
+		m.withdrawn(p, msg)
+	case handoff.ReleaseManifest:
+		if s := m.lead.sources[msg.ID]; s != nil && s.Key == msg.Key {
+			m.endSource(msg.ID)
+		}
+	case handoff.Opened:
+		m.opened(p, msg)
+	case handoff.DoneAck:
+		m.doneAnswered(p, msg)
+	}
+}
+
+// withdrawn ends a claim, also one that waits for the importer's geometry.
+func (m *Machine) withdrawn(p handoff.Member, w handoff.Withdraw) {
+	if waiting, ok := m.lead.opens[p]; ok {
+		m.lead.opens[p] = slices.DeleteFunc(waiting, func(o handoff.Open) bool { return o.ID == w.ID && o.Attempt == w.Attempt })
+	}
+	if s := m.lead.sources[w.ID]; s != nil {
+		s.Withdraw(w)
+	}
+}
+
+// open answers an importer, once this side knows the importer's geometry: both sides
+// plan, and compare, before the first byte.
+func (m *Machine) open(p handoff.Member, o handoff.Open) {
+	switch s := m.lead.sources[o.ID]; {
+	case s == nil:
+		m.do(ToPeer{p, handoff.Opened{ID: o.ID, Attempt: o.Attempt, Status: handoff.Gone}})
+	case s.forget > 0:
+		m.answerOpen(s, o) // Gone, or Taken
+	case m.known(p, o.Importer.Instance) != nil:
+		m.answerOpen(s, o)
+	case len(m.lead.opens[p]) >= m.cfg.MaxImports:
+		m.refuse(p, o, TooMany)
+	default:
+		m.lead.opens[p] = append(m.lead.opens[p], o)
+	}
+}
+
+// answerWaiting answers the opens of p that waited for its geometry.
+func (m *Machine) answerWaiting(p handoff.Member) {
+	waiting := m.lead.opens[p]
+	delete(m.lead.opens, p)
+	for _, o := range waiting {
+		m.open(p, o)
+	}
+}
+
+// answerOpen sends to the importer's leader, which asked for itself.
+func (m *Machine) answerOpen(s *held, o handoff.Open) {
+	to := handoff.Member{Group: o.Importer.Group, Rank: 0, Incarnation: o.Importer.Leader}
+	a := s.Open(m.now, o)
+	if a.Status == handoff.OK {
+		a.Members, a.WeightsEpoch = m.lead.roster.Members, m.engine.attach.Model.WeightsEpoch
+		d, err := m.planInto(m.lead.groups[to])
+		if a.Plan = d; err != nil || d != o.Plan {
+			a.Status, a.Why = handoff.Refused, fmt.Sprintf("plans differ: importer %v, source %v", o.Plan, d)
+			if err != nil {
+				a.Why = err.Error()
+			}
+			a.Pins = nil
+			s.Withdraw(handoff.Withdraw{ID: o.ID, Importer: o.Importer, Attempt: o.Attempt}) // it may not consume what it may not read
+		}
+	}
+	m.do(ToPeer{to, a})
+	m.publish(events.Opened, events.Event{Handoff: s.ID.String(), Label: s.Label, Peer: to.String(), Cause: strings.TrimPrefix(a.Status.String(), "ok")})
+}
+
+// planInto is planFrom seen from the source's side; only the digest is kept.
+func (m *Machine) planInto(g *sourceGroup) (handoff.Digest, error) {
+	if g == nil {
+		return handoff.Digest{}, fmt.Errorf("%w: the importer's geometry is not known", handoff.ErrPlan)
+	}
+	own := geometryDigest(m.lead.roster.Geometry)
+	if g.into == (handoff.Digest{}) || g.intoOwn != own {
+		p, err := plan(g.geometry, m.lead.roster.Geometry)
+		if err != nil {
+			return handoff.Digest{}, err
+		}
+		g.into, g.intoOwn = p.Digest(), own
+	}
+	return g.into, nil
+}
+
+// doneAsked consumes a copy; with the last one the source is released.
+func (m *Machine) doneAsked(p handoff.Member, d handoff.Done) {
+	s := m.lead.sources[d.ID]
+	if s == nil {
+		m.do(ToPeer{p, handoff.DoneAck{ID: d.ID, Attempt: d.Attempt, Status: handoff.Gone}})
+		return
+	}
+	a, over := s.Done(m.now, d)
+	m.do(ToPeer{p, a})
+	if over {
+		m.endSource(d.ID)
+	}
+}
