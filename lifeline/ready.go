@@ -22,7 +22,7 @@ const maxReady = 64 << 10
 func (c *Child) AwaitReady(ctx context.Context, v any) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.ready.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	defer c.release()
+	defer c.ready.Close()
 	line, err := readLine(c.ready)
 	switch {
 	case err == nil:

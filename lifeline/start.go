@@ -174,7 +174,4 @@ func (c *Child) Stop(ctx context.Context) error {
 	return nil
 }
 
-// release closes the ready pipe; the line is read once.
-func (c *Child) release() { c.ready.Close() }
-
 var _ io.Writer = (*tail)(nil)

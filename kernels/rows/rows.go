@@ -102,19 +102,19 @@ func canceled(cause error, done int64) error {
 
 // run hands out batches of pieces until none is left or ctx has ended.
 func (c *Copier) run(ctx context.Context, pieces []plain.Op, total int64) (int64, error) {
-	j := job{pieces: pieces, isa: c.isa, stream: total >= streamFrom, ctx: ctx,
+	j := job{pieces: pieces, isa: c.isa, stream: total >= streamFrom,
 		batch: pieceSize(total, cap(c.helpers)+1)}
 	var wg sync.WaitGroup
 	for range (total - 1) / j.batch { // a lone batch needs no helper
 		select {
 		case c.helpers <- struct{}{}:
-			wg.Go(func() { j.work(); <-c.helpers })
+			wg.Go(func() { j.work(ctx); <-c.helpers })
 			continue
 		default: // all busy with other jobs: those who copy already go on alone
 		}
 		break
 	}
-	j.work()
+	j.work(ctx)
 	wg.Wait()
 	if done := j.done.Load(); done < total {
 		return done, canceled(context.Cause(ctx), done)
@@ -127,16 +127,15 @@ type job struct {
 	pieces []plain.Op
 	isa    isa
 	stream bool
-	batch  int64           // bytes that a worker takes at once
-	ctx    context.Context // of the Copy that the job is; it does not outlive that call
+	batch  int64 // bytes that a worker takes at once
 
 	done atomic.Int64
 	mu   sync.Mutex
 	next int // under mu: first piece not taken
 }
 
-func (j *job) work() {
-	for j.ctx.Err() == nil {
+func (j *job) work(ctx context.Context) {
+	for ctx.Err() == nil {
 		ops, bytes := j.take()
 		if len(ops) == 0 {
 			return

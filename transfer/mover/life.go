@@ -41,8 +41,9 @@ type life struct {
 	scratch []byte  // of sendNow
 	calls   map[uint64]*call
 	tickets map[uint64]*ticket
-	nextID  uint64
-	dead    bool // exit seen: nothing is added any more
+	nextID  uint64 // of requests and pulls
+	links   uint32 // numbers given to links
+	dead    bool   // exit seen: nothing is added any more
 	killed  error
 	ended   bool // hangUp was called: an end of the stream is orderly
 }

@@ -160,8 +160,8 @@ func (m *Mover) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error
 	}
 	k := &link{m: m, l: l, peer: p.ID, slots: map[*lower.Template]uint32{}}
 	l.mu.Lock()
-	l.nextID++ // links are numbered from the same counter: any unused number will do
-	k.id = uint32(l.nextID)
+	l.links++
+	k.id = l.links
 	l.mu.Unlock()
 	f := frame{kind: kindOpen}
 	f.body = appendText(le.AppendUint32(nil, k.id), string(p.ID))

@@ -99,6 +99,7 @@ type Mover struct {
 
 	mu      sync.Mutex
 	cur     *life         // the child that takes work; nil between two
+	last    *life         // the latest to be started, which Kill kills
 	up      chan struct{} // closed while cur is set or closed is; replaced when cur is lost
 	regions map[transfer.RegionID]*region
 	open    int           // tickets
@@ -143,7 +144,7 @@ func (m *Mover) start() (*Mover, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cfg.Started(l.pid)
+	m.begun(l)
 	m.publish(l)
 	go func() { // until Close
 		defer close(m.ended)
@@ -174,7 +175,7 @@ func (m *Mover) supervise(l *life) {
 				m.cfg.Exited(0, err)
 				continue
 			}
-			m.cfg.Started(next.pid)
+			m.begun(next)
 			l = next
 			if err := m.restore(next); err != nil {
 				next.kill(err)
@@ -195,6 +196,14 @@ func (m *Mover) attend(l *life) {
 	}
 	m.withdraw(l)
 	m.cfg.Exited(l.pid, l.why)
+}
+
+// begun tells of a child that maps nothing yet.
+func (m *Mover) begun(l *life) {
+	m.mu.Lock()
+	m.last = l
+	m.mu.Unlock()
+	m.cfg.Started(l.pid)
 }
 
 func (m *Mover) publish(l *life) {
@@ -272,11 +281,9 @@ func (m *Mover) PID() int {
 // settle with ErrMover when its exit was seen, and the next child starts.
 func (m *Mover) Kill() {
 	m.mu.Lock()
-	l := m.cur
+	l := m.last
 	m.mu.Unlock()
-	if l != nil {
-		l.kill(errors.New("killed on request"))
-	}
+	l.kill(errors.New("killed on request"))
 }
 
 // Name implements transfer.Backend.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -58,11 +59,21 @@ func start(t testing.TB, cfg Config) *Mover {
 	return m
 }
 
-// freeze stops the child's process until the returned func runs.
+// freeze stops the child's process until the returned func runs. Each of its threads
+// has stopped when freeze returns: the signal alone does not say so.
 func freeze(t testing.TB, pid int) func() {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
+		if err == nil {
+			break
+		}
+		if err != unix.EINTR {
+			t.Fatal(err)
+		}
 	}
 	return func() { _ = unix.Kill(pid, unix.SIGCONT) }
 }
@@ -257,6 +268,7 @@ func TestAbandonedRequests(t *testing.T) {
 		if n == 2 {
 			break
 		}
+		runtime.Gosched()
 	}
 	end()
 	wg.Wait()
