@@ -1,0 +1,105 @@
+package mover
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/batonkv/baton/kernels/rows"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/transfertest"
+)
+
+// The death of one mover is nobody else's.
+func TestDeathIsOnesOwn(t *testing.T) {
+	a, b := start(t, config("mover")), start(t, config("mover"))
+	pa, pb := transfertest.NewPair(t, transfertest.Memfd, a), transfertest.NewPair(t, transfertest.Memfd, b)
+	freeze(t, a.PID())
+	thaw := freeze(t, b.PID())
+	ka, kb := pa.Pull(t, layout.Span{Hi: 50}), pb.Pull(t, layout.Span{Hi: 50})
+	a.Kill()
+	<-ka.Done()
+	thaw()
+	<-kb.Done()
+	if !errors.Is(ka.Err(), transfer.ErrMover) || kb.Err() != nil {
+		t.Errorf("killed: %v; other: %v", ka.Err(), kb.Err())
+	}
+}
+
+// A closed socket is no proof of quiet memory: the ticket waits for the exit.
+func TestTicketWaitsForExit(t *testing.T) {
+	m := start(t, config("mover"))
+	p := transfertest.NewPair(t, transfertest.Memfd, m)
+	l := p.Link.(*link).l
+	began, err := lifeline.StartTime(l.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	freeze(t, l.pid)
+	k := p.Pull(t, layout.Span{Hi: 50})
+	l.conn.Close() // the stream breaks; the child is frozen and lives
+	<-k.Done()
+	if lifeline.Alive(l.pid, began) {
+		t.Error("the ticket settled while the child lives")
+	}
+	if !errors.Is(k.Err(), transfer.ErrMover) {
+		t.Errorf("ticket: %v", k.Err())
+	}
+}
+
+// The loss of the sidecar does not interrupt the copy in progress: its last byte is
+// written and told before the mover ends.
+func TestServeFinishesCopy(t *testing.T) {
+	for name, cut := range map[string]func(l *life, stop func()){
+		"socket":   func(l *life, _ func()) { _ = l.conn.CloseWrite() },
+		"lifeline": func(_ *life, stop func()) { stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := rows.New(rows.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun, let := make(chan struct{}, 1), make(chan struct{})
+			g := hooked{c, func() { begun <- struct{}{}; <-let }}
+			m, err := InProcess(Config{MaxOpen: 40, Workers: 1, RestartMin: time.Millisecond}, g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := transfertest.NewPair(t, transfertest.Memfd, m)
+			first := p.Pull(t, layout.Span{Hi: 200})
+			<-begun
+			l := p.Link.(*link).l
+			l.mu.Lock()
+			l.ended = true // else the end of the stream counts as a failure
+			l.mu.Unlock()
+			cut(l, l.end)
+			select {
+			case <-l.exited:
+				t.Error("the mover ended in the middle of a copy")
+			default:
+			}
+			close(let)
+			<-l.gone
+			if first.Err() != nil || first.Bytes() == 0 {
+				t.Errorf("the copy in progress: %v, %d bytes", first.Err(), first.Bytes())
+			}
+			if err := m.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+type hooked struct {
+	transfer.Copier
+	f func()
+}
+
+func (h hooked) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
+	h.f()
+	return h.Copier.Copy(ctx, ns, src, dst)
+}
