@@ -23,8 +23,8 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
   baton bench --row shm --rounds 31 -o json > shm.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if out != "text" && out != "json" {
-				return &UsageError{Why: fmt.Sprintf("-o %q: want text or json", out)}
+			if out != "text" && out != "json" && out != "markdown" {
+				return &UsageError{Why: fmt.Sprintf("-o %q: want text, markdown or json", out)}
 			}
 			if o.Rounds < 1 || o.Rounds > 1000 {
 				return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", o.Rounds)}
@@ -41,8 +41,12 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 			if only != "" {
 				r.Command += " --row " + only
 			}
-			if out == "text" {
+			switch out {
+			case "text":
 				r.Print(cmd.OutOrStdout())
+				return nil
+			case "markdown":
+				r.Markdown(cmd.OutOrStdout())
 				return nil
 			}
 			e := json.NewEncoder(cmd.OutOrStdout())
@@ -52,7 +56,7 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 	}
 	cmd.Flags().StringVar(&only, "row", "", "rows whose name matches this `pattern`; all when empty")
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
-	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, or json with every sample")
+	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
 	return cmd
 }
 

@@ -1,13 +1,11 @@
 package cmd
 
 import (
-	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/batonkv/baton/cmd/demo"
-	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/lifeline"
 )
 
@@ -26,19 +24,13 @@ token with one engine that does both. Exit code 1 when one differs.`,
   baton demo --corrupt one-block`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := f.options(cmd)
-			if err != nil {
+			var err error
+			if o.Dev, err = f.options(cmd, corrupt); err != nil {
 				return err
 			}
-			d.Corrupt = corrupt
-			o.Dev = d
 			ctx, cancel := lifeline.Context(cmd.Context())
 			defer cancel()
-			err = demo.Run(ctx, o, cmd.OutOrStdout())
-			if errors.Is(err, model.ErrConfig) {
-				return &UsageError{Why: err.Error(), Hint: "baton demo --help lists the flags"}
-			}
-			return err
+			return demo.Run(ctx, o, cmd.OutOrStdout())
 		},
 	}
 	f.bind(cmd)

@@ -9,6 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/examples/engine"
+	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/lifeline"
 )
 
@@ -28,17 +31,39 @@ func (f *devFlags) bind(cmd *cobra.Command) {
 	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache")
 }
 
-func (f *devFlags) options(cmd *cobra.Command) (dev.Options, error) {
+// options checks the whole call before anything is started. corrupt is for decode groups.
+func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, error) {
 	groups, err := dev.ParseShards(f.shards)
+	if err == nil {
+		err = f.check(groups, corrupt)
+	}
 	if err != nil {
-		return dev.Options{}, &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help shows the form"}
+		return dev.Options{}, &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
 	}
 	level := "warn"
 	if cmd.Flags().Changed("log-level") {
 		level, _ = cmd.Flags().GetString("log-level") // the root defines it
 	}
-	return dev.Options{Groups: groups, Model: f.model, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
+	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
 		LogLevel: level, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
+}
+
+// check asks the engine about each group.
+func (f *devFlags) check(groups []dev.Group, corrupt string) error {
+	m, err := model.ByName(f.model, f.seed)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		c := engine.Config{Model: m, Group: g.Name, Instance: 1, TP: int(g.TP), Blocks: dev.DefaultBlocks, Slots: dev.DefaultSlots, BlockTokens: f.blockTokens}
+		if g.Role == discovery.Decode {
+			c.Corrupt = engine.Corrupt(corrupt)
+		}
+		if err := c.Check(); err != nil {
+			return fmt.Errorf("group %s: %w", g.Name, err)
+		}
+	}
+	return nil
 }
 
 // progress says what is being waited for, with the time since the start.
@@ -58,7 +83,7 @@ It stays up until Ctrl-C, and nothing outlives it.`,
 		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options(cmd)
+			o, err := f.options(cmd, "")
 			if err != nil {
 				return err
 			}

@@ -125,6 +125,10 @@ func (p *parts) outside(ctx context.Context) (err error) {
 	if p.id, err = c.TLS.Load(time.Now()); err != nil {
 		return err
 	}
+	if want := certs.SidecarID(c.Cluster, c.Tenant, c.Group, c.Rank); p.id.Identity != want {
+		return fmt.Errorf("%w: tls.cert is of %s, this sidecar is %s: its peers would refuse it: make one with baton certs leaf",
+			certs.ErrIdentity, p.id.Identity, want)
+	}
 	c.Etcd.Log, c.NATS.Log = p.log, p.log
 	c.Etcd.Alive = func(pid int32, started uint64) bool { return lifeline.Alive(int(pid), started) }
 	if p.registry, err = etcd.Open(ctx, c.Etcd); err != nil {

@@ -109,6 +109,29 @@ func (r Report) Print(w io.Writer) {
 	t.Flush()
 }
 
+// Markdown writes the rows as docs/PERFORMANCE.md has them.
+func (r Report) Markdown(w io.Writer) {
+	fmt.Fprintf(w, "%s, %d cores, %s, %s: `%s`\n\n", r.CPU, r.Cores, r.Go, r.Date, r.Command)
+	fmt.Fprintln(w, "| row | what | median | min | max | unit | target |\n|---|---|---|---|---|---|---|")
+	for _, x := range r.Rows {
+		fmt.Fprintln(w, x.Line())
+	}
+}
+
+// Line is a row of the table.
+func (x Result) Line() string {
+	target := x.Target
+	if target != "" && !x.Met {
+		target += ", missed"
+	}
+	what := x.What
+	if x.Note != "" {
+		what += "; " + x.Note
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |", x.Name, what, figure(x.Value), figure(slices.Min(x.Samples)),
+		figure(slices.Max(x.Samples)), x.Unit, target)
+}
+
 func figure(v float64) string {
 	switch {
 	case v >= 100:

@@ -35,6 +35,7 @@ type Options struct {
 
 // row is what became of one request.
 type row struct {
+	src, dst    *dev.Running
 	prompt      prompt
 	label       string
 	imported    handoff.Imported
@@ -45,6 +46,9 @@ type row struct {
 	forwards    int32 // prompt tokens that the decode engine computed
 	blockTokens int32
 }
+
+// suffix is how many tokens of the prompt were not in the decode cache.
+func (r row) suffix() int32 { return int32(len(r.prompt.tokens)) - r.imported.Cached }
 
 func (r row) equal() bool { return slices.Equal(r.got, r.want) }
 
@@ -102,6 +106,9 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := d.printPicture(out, rows[len(rows)-1]); err != nil {
+		return err
+	}
 	return d.verdict(out, rows, c)
 }
 
@@ -154,7 +161,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 	ctx, cancel := context.WithTimeout(ctx, d.opt.Deadline)
 	defer cancel()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
-	r = row{prompt: p, label: label(i), blockTokens: d.opt.Dev.BlockTokens}
+	r = row{prompt: p, src: src, dst: dst, label: label(i), blockTokens: d.opt.Dev.BlockTokens}
 	began := time.Now()
 	if _, err = generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil); err != nil {
 		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)
@@ -183,7 +190,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 		return r, fmt.Errorf("decode on %s: %w", dst.Name, err)
 	}
 	r.total = time.Since(began)
-	r.moved = closedForm(d.model, int32(len(p.tokens))-r.imported.Cached)
+	r.moved = closedForm(d.model, r.suffix())
 	r.want, err = engine.Reference(ctx, engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens}, p.tokens, int(d.opt.MaxNew))
 	return r, err
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/batonkv/baton/cmd/dev"
 )
 
-const columns = "%-4s %-14s %7s %7s %10s %7s  %6s %8s %6s %6s %6s %6s  %6s  %-8s %s\n"
+const columns = "%-4s %-14s %6s %4s %10s %7s  %6s %8s %6s %6s %6s %6s  %5s  %-8s %s\n"
 
 func printHeader(out io.Writer) {
-	fmt.Fprintf(out, columns, "", "", "prompt", "new", "", "reused", "ms per", "phase", "", "", "", "", "", "", "")
-	fmt.Fprintf(out, columns, "req", "prompt", "tokens", "tokens", "moved", "blocks", "open", "reserve", "move", "check", "done", "admit", "GB/s", "backend", "tokens")
+	fmt.Fprintf(out, "%51s%s\n", "", "milliseconds in each phase")
+	fmt.Fprintf(out, columns, "req", "prompt", "tokens", "new", "moved", "reused", "open", "reserve", "move", "check", "done", "admit", "GB/s", "backend", "tokens")
 }
 
 func printRow(out io.Writer, r row, backend string) {
@@ -27,7 +27,7 @@ func printRow(out io.Writer, r row, backend string) {
 		rate = fmt.Sprintf("%.2f", float64(r.imported.Bytes)/p.Move.Seconds()/1e9)
 	}
 	fmt.Fprintf(out, columns, r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
-		dev.Size(r.imported.Bytes), fmt.Sprint(r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
+		dev.Size(r.imported.Bytes), fmt.Sprintf("%d bl.", r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
 		ms(p.Done), ms(p.Admit), rate, backend, verdict)
 }
 

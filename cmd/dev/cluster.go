@@ -41,16 +41,22 @@ type Options struct {
 	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
 }
 
+// DefaultBlocks and DefaultSlots are each engine's capacity.
+const (
+	DefaultBlocks int32 = 256
+	DefaultSlots  int32 = 16
+)
+
 // Defaults fills what is zero.
 func (o Options) Defaults() (Options, error) {
 	if o.Model == "" {
 		o.Model = "hybrid"
 	}
 	if o.Blocks == 0 {
-		o.Blocks = 256
+		o.Blocks = DefaultBlocks
 	}
 	if o.Slots == 0 {
-		o.Slots = 16
+		o.Slots = DefaultSlots
 	}
 	if o.BlockTokens == 0 {
 		o.BlockTokens = 16

@@ -1,0 +1,36 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/parallel"
+	"github.com/batonkv/baton/transfer/reshard"
+)
+
+// printPicture draws who pulled what from whom for one request, as the plan says it.
+func (d *demo) printPicture(out io.Writer, r row) error {
+	shards := func(tp int32) ([]layout.Shard, error) {
+		return d.model.Desc().Shards(parallel.Cut{TP: tp}, parallel.Memory{Blocks: d.opt.Dev.Blocks, BlockTokens: d.opt.Dev.BlockTokens,
+			KV: layout.BF16, Slots: d.opt.Dev.Slots, Conv: layout.F32, SSM: layout.F32})
+	}
+	src, err := shards(r.src.TP)
+	if err != nil {
+		return err
+	}
+	dst, err := shards(r.dst.TP)
+	if err != nil {
+		return err
+	}
+	p, err := reshard.New(d.model.Desc().Model(), src, dst)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nwhat moved for %s, %d of its %d tokens:\n", r.label, r.suffix(), len(r.prompt.tokens))
+	for i, pair := range p.Pairs() {
+		fmt.Fprintf(out, "  %s rank %d  ──%10s ──▶  %s rank %d\n", r.src.Name, pair.Src, dev.Size(p.Bytes(uint32(i), r.suffix())), r.dst.Name, pair.Dst)
+	}
+	return nil
+}
