@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/batonkv/baton/transfer/direct/measure"
+	"github.com/batonkv/baton/cmd/bench/measure"
 )
 
 // shm measures re-shards through shared memory, each beside one big memcpy of the same
