@@ -248,6 +248,14 @@ func packet(key uint64, id uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, key), id)
 }
 
+// wantEOF fails when somebody still holds the write end of r's pipe.
+func wantEOF(t *testing.T, r *os.File) {
+	t.Helper()
+	if n, _ := r.Read(make([]byte, 1)); n != 0 {
+		t.Error("a descriptor stayed open")
+	}
+}
+
 func TestDescriptors(t *testing.T) {
 	dir, srv, h := start(t, engine.Options{})
 	s := raw(t, dir)
@@ -304,10 +312,7 @@ func TestDescriptors(t *testing.T) {
 	if err := h.closed(t); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody took them: with the session they are closed, and the pipe is at its end.
-	if n, _ := r.Read(make([]byte, 1)); n != 0 {
-		t.Error("a descriptor stayed open")
-	}
+	wantEOF(t, r) // nobody took them: with the session they are closed
 	if got := srv.TakeFDs(fdKey); got != nil {
 		t.Errorf("a forgotten key gave %v", got)
 	}

@@ -156,6 +156,23 @@ func (m *model) on(t *rapid.T, phases []paged.Phase, keep bool, do func(p *paged
 	}
 }
 
+func (m *model) extend(t *rapid.T) {
+	more := rapid.Int32Range(0, 20).Draw(t, "tokens")
+	m.on(t, []paged.Phase{paged.Live}, true, func(p *paged.Pool, id paged.ID) error {
+		was, _ := p.Lookup(id)
+		had, avail := int32(len(was.Blocks)), p.Available()
+		tab, err := p.Extend(id, more)
+		want := p.BlocksFor(more)
+		if err == nil && int32(len(tab.Blocks)) != max(want, had) {
+			return fmt.Errorf("extend to %d: %+v", more, tab)
+		}
+		if errors.Is(err, paged.ErrFull) && want-had <= avail {
+			return err
+		}
+		return nil
+	})
+}
+
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := paged.Config{Blocks: rapid.Int32Range(1, 12).Draw(t, "blocks"),
@@ -179,22 +196,7 @@ func TestAgainstModel(t *testing.T) {
 					return err
 				})
 			},
-			"extend": func(t *rapid.T) {
-				more := rapid.Int32Range(0, 20).Draw(t, "tokens")
-				m.on(t, []paged.Phase{paged.Live}, true, func(p *paged.Pool, id paged.ID) error {
-					was, _ := p.Lookup(id)
-					had, avail := int32(len(was.Blocks)), p.Available()
-					tab, err := p.Extend(id, more)
-					want := p.BlocksFor(more)
-					if err == nil && int32(len(tab.Blocks)) != max(want, had) {
-						return fmt.Errorf("extend to %d: %+v", more, tab)
-					}
-					if errors.Is(err, paged.ErrFull) && want-had <= avail {
-						return err
-					}
-					return nil
-				})
-			},
+			"extend": m.extend,
 			"drop": func(t *rapid.T) {
 				m.on(t, []paged.Phase{paged.Reserved}, true, (*paged.Pool).Drop)
 			},
