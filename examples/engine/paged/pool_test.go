@@ -19,7 +19,6 @@ type model struct {
 	mirror *paged.Pool
 	prompt map[paged.ID][]int32
 	cached map[uint64]bool // hashes that were admitted and may have been evicted since
-	chain  map[uint64]uint64
 }
 
 func hashes(prompt []int32, block int32) []uint64 {
