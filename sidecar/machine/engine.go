@@ -19,6 +19,7 @@ type engine struct {
 	held    uint64          // as the engine's client says
 	applied uint64          // as the engine says
 	asked   map[uint64]bool // Reserve decisions that it has not answered
+	freeing freeing
 }
 
 func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
@@ -84,6 +85,7 @@ func (m *Machine) heldApplied(s Session, held, applied uint64) {
 	}
 	if applied != e.applied {
 		e.applied = applied
+		e.freeing.applied(applied)
 		m.toLeader(handoff.RankApplied{N: applied})
 	}
 }
@@ -94,7 +96,7 @@ func (m *Machine) attach(s Session, a handoff.Attach) {
 		m.do(CloseEngine{s, err})
 		return
 	}
-	m.engine = &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}}
+	m.engine = &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}, freeing: freeing{}}
 	m.do(ExpectBuffers{s, m.engine.fdKey, len(a.Buffers)},
 		ToEngine{s, handoff.Attached{Incarnation: m.cfg.Self.Incarnation, FDKey: m.engine.fdKey}})
 }

@@ -66,6 +66,9 @@ func (m *Machine) mintKey() (k handoff.Key) {
 // export pins at this rank and tells the leader.
 func (m *Machine) export(e handoff.Export) {
 	if err := m.checkExport(e); err != nil {
+		if id, ok := m.lead.labels[e.Label]; ok && errors.Is(err, handoff.ErrGone) {
+			m.endSource(id) // announced anew
+		}
 		m.toEngine(handoff.Failed{Label: e.Label, Err: err})
 		return
 	}
@@ -99,6 +102,8 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: export of %q: state at %d, KV at %d", handoff.ErrPosition, e.Label, e.Position, e.Tokens)
 	case c.Slots > 0 && e.Slot < 0:
 		return fmt.Errorf("%w: export of %q brings no slot of its per-request state", handoff.ErrEngine, e.Label)
+	case m.engine.freeing[e.Label] > 0:
+		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
 	case len(m.pins) >= m.cfg.MaxSources:
 		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, len(m.pins))
 	}
@@ -113,6 +118,9 @@ func (m *Machine) checkExport(e handoff.Export) error {
 // pinned takes a rank's pin at the leader. Ranks run at their own pace: a pin may come
 // before the leader's own engine exported.
 func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
+	if m.lead.launch.freeing[p.Rank][msg.Label] > 0 {
+		return // Free is on its way to that rank, and frees this pin
+	}
 	s, err := m.source(msg.Label)
 	if err == nil && msg.Pin.Rank != p.Rank {
 		err = fmt.Errorf("%w: rank %d pins for rank %d", handoff.ErrEngine, p.Rank, msg.Pin.Rank)

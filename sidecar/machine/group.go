@@ -132,7 +132,7 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 	case handoff.RankHeld:
 		m.held(p.Rank, msg.N)
 	case handoff.RankApplied:
-		m.applied(m.lead.launch.seq.Applied(int(p.Rank), msg.N))
+		m.applied(p.Rank, msg.N)
 	case handoff.RankReserved:
 		m.granted(p, msg.Reserved)
 	case handoff.Landed:
@@ -173,6 +173,7 @@ func (m *Machine) decision(d handoff.Decision) {
 		m.dropDest(d)
 	case handoff.Free:
 		m.freePin(d.ID, d.Label)
+		m.engine.freeing[d.Label] = d.N
 	}
 	d.Members, d.Sources = nil, nil
 	m.toEngine(d)

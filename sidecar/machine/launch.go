@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/batonkv/baton/sidecar/events"
@@ -19,6 +20,15 @@ type launch struct {
 	seq      *handoff.Sequence
 	log      []handoff.Decision // that some rank may not hold, oldest first
 	owed     []handoff.Decision // to be decided when the roster stands again
+	freeing  []freeing          // by rank
+}
+
+// freeing are the labels whose decision Free an engine has not applied, with its number.
+// An export of such a label that comes meanwhile was sent before: Free is about it too.
+type freeing map[string]uint64
+
+func (f freeing) applied(n uint64) {
+	maps.DeleteFunc(f, func(_ string, free uint64) bool { return free <= n })
 }
 
 // join takes a rank's statement. The roster stands when every rank of one launch is here.
@@ -59,9 +69,11 @@ func (m *Machine) form() {
 		m.do(CloseEngine{m.engine.session, err})
 		return
 	}
-	fresh := m.lead.launch == nil
-	if fresh {
+	if m.lead.launch == nil {
 		m.lead.launch = &launch{instance: own.Instance, members: members, seq: handoff.NewSequence(own.Ranks)}
+		for range members {
+			m.lead.launch.freeing = append(m.lead.launch.freeing, freeing{})
+		}
 	}
 	m.setRoster(joins, members)
 	m.resume(joins)
@@ -196,7 +208,10 @@ func (m *Machine) decideAll(d handoff.Decision) uint64 {
 	}
 	d.N = l.seq.Next()
 	l.log = append(l.log, d)
-	for _, p := range m.lead.roster.Members {
+	for r, p := range m.lead.roster.Members {
+		if d.Kind == handoff.Free {
+			l.freeing[r][d.Label] = d.N
+		}
 		m.do(ToPeer{p, d})
 	}
 	return d.N
@@ -215,8 +230,10 @@ func (m *Machine) held(rank layout.Rank, n uint64) {
 	}
 }
 
-// applied takes what all ranks of the group applied.
-func (m *Machine) applied(all uint64) {
+// applied takes what a rank's engine applied, and ends what all ranks have.
+func (m *Machine) applied(rank layout.Rank, n uint64) {
+	all := m.lead.launch.seq.Applied(int(rank), n)
+	m.lead.launch.freeing[rank].applied(n)
 	for _, i := range slices.Clone(m.lead.imports) {
 		if i.Applied(all, m.now) {
 			m.admitted(i)

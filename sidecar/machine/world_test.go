@@ -49,7 +49,6 @@ type fakeEngine struct {
 	session  Session
 	attach   handoff.Attach
 	held     []handoff.Decision
-	applied  uint64
 	got      []handoff.ToEngine
 	full     bool // answer Reserve with Full
 	admitted []handoff.Decision
