@@ -23,9 +23,9 @@ type chaos struct {
 	groups []*cgroup
 	by     map[handoff.Member]*cnode
 	pipes  [][]pipe // from, to
+	can    []choice // reused
 	acts   []func() // under way elsewhere: they end in any order
 	calm   bool     // no faults any more
-	lossy  bool     // what was under way when a session broke is lost
 	lines  []string // the trace, kept for the schedule that failed
 	keep   bool
 
@@ -37,6 +37,8 @@ type chaos struct {
 	tokens   map[string]int32
 	copies   map[string]int32
 	consumed map[string]bool // id, attempt, importer
+	read     map[string]bool // id, attempt, reader, source: a good copy has ended
+	proved   map[string]bool // and after that the source said that its pin is held
 	spent    map[handoff.ID]int32
 	admits   map[handoff.ID]map[string]bool
 	engines  map[Session]*ceng
@@ -100,7 +102,7 @@ type ctick struct {
 
 func newChaos(seed uint64) *chaos {
 	c := &chaos{seed: seed, r: rand.New(rand.NewPCG(seed, 7)), by: map[handoff.Member]*cnode{}, open: map[Call]bool{},
-		tags: map[string]uint64{}, tokens: map[string]int32{}, copies: map[string]int32{}, consumed: map[string]bool{},
+		tags: map[string]uint64{}, tokens: map[string]int32{}, copies: map[string]int32{}, consumed: map[string]bool{}, read: map[string]bool{}, proved: map[string]bool{},
 		spent: map[handoff.ID]int32{}, admits: map[handoff.ID]map[string]bool{}, engines: map[Session]*ceng{}}
 	var recs []discovery.Record
 	for _, g := range []struct {
@@ -225,6 +227,8 @@ func (n *cnode) send(f ToPeer) {
 		if p := n.pins[m.Check.Pin]; m.Held && !p.eng.holds(p.label, p.blocks) {
 			c.fail("%v says that pin %d of %q is held, and its memory is not", n.self, m.Check.Pin, p.label)
 		}
+		key := fmt.Sprint(m.Check.ID, m.Check.Attempt, f.Peer, n.self)
+		c.proved[key] = m.Held && c.read[key]
 	case handoff.Pinned:
 		n.pins[m.Pin.Pin] = cpin{n.eng, m.Pin.Blocks, m.Label}
 	}

@@ -237,6 +237,11 @@ func (e *ceng) admit(d handoff.Decision) {
 	if len(n.g.nodes) == 1 {
 		srcs = []int{0, 1}
 	}
+	for _, src := range srcs {
+		if key := fmt.Sprint(d.ID, d.Attempt, n.self, c.nodes[src].self); !c.proved[key] {
+			c.fail("%v admits %q, which source rank %d has not proved", n.self, label, src)
+		}
+	}
 	found := 0
 	for b := range e.own {
 		if e.own[b] != d.Of {
@@ -314,6 +319,9 @@ func (n *cnode) settle(t *ctick, err error) {
 		if err == nil {
 			t.into.content[b][t.p.Peer.Rank] = t.link.eng.content[t.p.Job.SrcBlocks[i]][0]
 		}
+	}
+	if d := n.m.dests[n.m.tickets[t.p.Ticket].reserve]; d != nil && err == nil {
+		c.read[fmt.Sprint(d.D.ID, d.D.Attempt, n.self, t.p.Peer)] = true
 	}
 	n.step(PullDone{Ticket: t.p.Ticket, Bytes: 1, Err: err})
 }

@@ -17,52 +17,89 @@ var (
 	oneSeed   = flag.Uint64("seed", 0, "run and trace this schedule alone")
 )
 
-// choices is what can happen next without anybody's fault.
-func (c *chaos) choices() []func() {
-	fs := slices.Clone(c.acts)
-	for i := range fs {
-		f := c.acts[i]
-		fs[i] = func() { c.acts = slices.Delete(c.acts, i, i+1); f() }
+// choice is one thing that can happen without anybody's fault.
+type choice struct {
+	kind choiceKind
+	i, j int
+}
+
+type choiceKind uint8
+
+const (
+	ends     choiceKind = iota // act i
+	arrives                    // a message from i to j
+	hears                      // engine of node i
+	said                       // by the engine of node i
+	settles                    // ticket j of node i
+	comesDue                   // node i
+	steps                      // engines of group i
+)
+
+func (c *chaos) choices() []choice {
+	fs := c.can[:0]
+	for i := range c.acts {
+		fs = append(fs, choice{ends, i, 0})
 	}
 	for from := range c.pipes {
 		for to := range c.pipes[from] {
 			if len(c.pipes[from][to].q) > 0 {
-				fs = append(fs, func() { c.deliver(from, to) })
+				fs = append(fs, choice{arrives, from, to})
 			}
 		}
 	}
-	for _, n := range c.nodes {
+	for i, n := range c.nodes {
 		if len(n.toEng) > 0 {
-			fs = append(fs, n.hear)
+			fs = append(fs, choice{hears, i, 0})
 		}
 		if len(n.fromEng) > 0 {
-			fs = append(fs, func() {
-				e := n.fromEng[0]
-				n.fromEng = n.fromEng[1:]
-				n.step(e)
-			})
+			fs = append(fs, choice{said, i, 0})
 		}
-		for _, t := range n.tickets {
+		for j, t := range n.tickets {
 			if !t.stuck || c.calm {
-				fs = append(fs, func() {
-					var err error
-					if c.chance(12) || t.stuck {
-						err = errors.New("failed")
-					}
-					n.settle(t, err)
-				})
+				fs = append(fs, choice{settles, i, j})
 			}
 		}
 		if at, ok := n.m.Next(); ok && at <= c.now {
-			fs = append(fs, func() { n.step(Tick{}) })
+			fs = append(fs, choice{comesDue, i, 0})
 		}
 	}
-	for _, g := range c.groups {
+	for i, g := range c.groups {
 		if g.alive() && (g.nodes[0].eng.applied < g.through || g.anyLetGo()) {
-			fs = append(fs, func() { g.tick(false) })
+			fs = append(fs, choice{steps, i, 0})
 		}
 	}
+	c.can = fs
 	return fs
+}
+
+func (c *chaos) happen(x choice) {
+	switch x.kind {
+	case ends:
+		f := c.acts[x.i]
+		c.acts = slices.Delete(c.acts, x.i, x.i+1)
+		f()
+	case arrives:
+		c.deliver(x.i, x.j)
+	case hears:
+		c.nodes[x.i].hear()
+	case said:
+		n := c.nodes[x.i]
+		e := n.fromEng[0]
+		n.fromEng = n.fromEng[1:]
+		n.step(e)
+	case settles:
+		n := c.nodes[x.i]
+		t := n.tickets[x.j]
+		var err error
+		if c.chance(12) || t.stuck {
+			err = errors.New("failed")
+		}
+		n.settle(t, err)
+	case comesDue:
+		c.nodes[x.i].step(Tick{})
+	case steps:
+		c.groups[x.i].tick(false)
+	}
 }
 
 func (g *cgroup) anyLetGo() bool {
@@ -144,7 +181,7 @@ func (c *chaos) settleDown() {
 		if len(fs) == 0 || c.bad != "" {
 			return
 		}
-		fs[c.r.IntN(len(fs))]()
+		c.happen(fs[c.r.IntN(len(fs))])
 	}
 	c.fail("does not come to rest")
 }
@@ -216,7 +253,7 @@ func schedule(seed uint64, keep bool) *chaos {
 	c.keep = keep
 	for range 60 + c.r.IntN(200) {
 		if fs := c.choices(); len(fs) > 0 && c.r.IntN(8) > 0 {
-			fs[c.r.IntN(len(fs))]()
+			c.happen(fs[c.r.IntN(len(fs))])
 		} else {
 			c.act()
 		}

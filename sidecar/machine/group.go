@@ -84,6 +84,10 @@ func (m *Machine) fromLeader(p handoff.Member, msg handoff.PeerMessage) {
 	case handoff.Unpin:
 		m.unpin(msg)
 	case handoff.Decision:
+		if m.member == nil { // of the launch before this engine: its session is ending
+			m.refuse(p, msg, NotMember)
+			return
+		}
 		m.decision(msg)
 	}
 }
