@@ -23,13 +23,17 @@ var errStopped = fmt.Errorf("%w: the sidecar stops", handoff.ErrNotReady)
 // outcome is in doubt for the caller, and goes on.
 func (v Service) call(ctx context.Context, event func(machine.Call) machine.Event) (handoff.Imported, error) {
 	answer := make(chan machine.Reply, 1)
-	ok := v.s.post(func() {
+	err := v.s.postWithin(ctx, func() {
+		if v.s.stage != running {
+			answer <- machine.Reply{Err: errStopped}
+			return
+		}
 		v.s.lastCall++
 		v.s.calls[v.s.lastCall] = answer
 		v.s.step(event(v.s.lastCall))
 	})
-	if !ok {
-		return handoff.Imported{}, errStopped
+	if err != nil {
+		return handoff.Imported{}, err // nothing was begun
 	}
 	select {
 	case r := <-answer:
@@ -49,8 +53,8 @@ func (v Service) call(ctx context.Context, event func(machine.Call) machine.Even
 // ask runs f beside the machine.
 func (v Service) ask(ctx context.Context, f func()) error {
 	done := make(chan struct{})
-	if !v.s.post(func() { f(); close(done) }) {
-		return errStopped
+	if err := v.s.postWithin(ctx, func() { f(); close(done) }); err != nil {
+		return err
 	}
 	select {
 	case <-done:

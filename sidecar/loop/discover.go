@@ -65,8 +65,13 @@ func (s *Sidecar) keep(ctx context.Context, reg discovery.Registration, rec *dis
 		case a := <-s.adverts:
 			rec.Instance, rec.Ranks, rec.Geometry = uint64(a.Instance), a.Ranks, a.Geometry
 			rec.FreeBlocks, rec.FreeSlots = discovery.Class(a.FreeBlocks), discovery.Class(a.FreeSlots)
-			if err := reg.Update(ctx, *rec); err != nil && ctx.Err() == nil {
-				s.log.Warn("discovery record not updated", "err", err)
+			for {
+				err := reg.Update(ctx, *rec)
+				if err == nil || ctx.Err() != nil || errors.Is(err, discovery.ErrLost) {
+					break
+				}
+				s.log.Warn("discovery record not updated, trying again", "err", err)
+				pause(ctx, retry)
 			}
 		}
 	}

@@ -93,6 +93,10 @@ func (s *Sidecar) toPeer(f machine.ToPeer) {
 
 // pull submits a job and waits for its ticket aside.
 func (s *Sidecar) pull(f machine.Pull) {
+	if s.stage != running {
+		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: errStopped})
+		return
+	}
 	l := s.links[f.Peer]
 	if l == nil {
 		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: fmt.Errorf("%w: the link to %v is gone", transfer.ErrPeer, f.Peer)})
@@ -118,12 +122,15 @@ func (s *Sidecar) pull(f machine.Pull) {
 func (s *Sidecar) openLink(f machine.OpenLink) {
 	s.work.Go(func() {
 		l, err := s.connect(s.ctx, f.Peer, f.Buffers)
-		s.post(func() {
+		ok := s.post(func() {
 			if err == nil {
 				s.links[f.Peer] = l
 			}
 			s.step(machine.Linked{Peer: f.Peer, Err: err})
 		})
+		if !ok && err == nil {
+			s.close(f.Peer, l)
+		}
 	})
 }
 
@@ -139,16 +146,19 @@ func (s *Sidecar) connect(ctx context.Context, p handoff.Member, b handoff.Buffe
 }
 
 func (s *Sidecar) closeLink(p handoff.Member) {
-	l := s.links[p]
-	if l == nil {
-		return
+	if l := s.links[p]; l != nil {
+		delete(s.links, p)
+		s.letGo(p, l)
 	}
-	delete(s.links, p)
-	s.work.Go(func() {
-		if err := l.Close(); err != nil {
-			s.log.Warn("close link", "peer", p, "err", err)
-		}
-	})
+}
+
+// letGo closes a link aside.
+func (s *Sidecar) letGo(p handoff.Member, l transfer.Link) { s.work.Go(func() { s.close(p, l) }) }
+
+func (s *Sidecar) close(p handoff.Member, l transfer.Link) {
+	if err := l.Close(); err != nil && !errors.Is(err, transfer.ErrMover) {
+		s.log.Warn("close link", "peer", p, "err", err)
+	}
 }
 
 func (s *Sidecar) publish(e events.Event) {

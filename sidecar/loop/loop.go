@@ -48,6 +48,8 @@ type Sidecar struct {
 	inbox chan func()     // from other goroutines; full: the sender waits
 	local []machine.Event // this sidecar's messages to itself, in order
 	done  chan struct{}
+	stage stage
+	maps  chan struct{} // closed when the last mapping or unmapping that was begun has ended
 	stop  sync.Once
 	work  sync.WaitGroup  // goroutines that wait for other processes
 	ctx   context.Context // ends when Run does; bounds that work
@@ -70,6 +72,15 @@ type Sidecar struct {
 	host     string
 }
 
+// stage is how far a Sidecar is on its way out.
+type stage uint8
+
+const (
+	running  stage = iota
+	stopping       // no copy begins any more
+	over           // the machine is not stepped any more
+)
+
 // inboxSize bounds what waits for the machine. A sender that finds it full waits:
 // sessions stop reading, which is the back-pressure that other processes feel.
 const inboxSize = 4096
@@ -77,8 +88,10 @@ const inboxSize = 4096
 // New makes a sidecar that does nothing yet.
 func New(cfg Config) *Sidecar {
 	ctx, end := context.WithCancel(context.Background())
+	idle := make(chan struct{})
+	close(idle)
 	return &Sidecar{cfg: cfg, log: cfg.Log, machine: machine.New(cfg.Machine), epoch: time.Now(),
-		inbox: make(chan func(), inboxSize), done: make(chan struct{}), ctx: ctx, end: end,
+		inbox: make(chan func(), inboxSize), done: make(chan struct{}), maps: idle, ctx: ctx, end: end,
 		sessions: map[machine.Session]*engine.Session{}, numbers: map[*engine.Session]machine.Session{},
 		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]*peer.Session{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
@@ -136,18 +149,32 @@ func (s *Sidecar) arm(t *time.Timer) {
 func (s *Sidecar) now() machine.Now { return time.Since(s.epoch) }
 
 func (s *Sidecar) step(e machine.Event) {
+	if s.stage == over {
+		return
+	}
 	for _, f := range s.machine.Step(s.now(), e) {
 		s.carry(f)
 	}
 }
 
-// post hands f to the machine's goroutine; false: the sidecar has ended.
-func (s *Sidecar) post(f func()) bool {
+// post hands f to the machine's goroutine; false: the sidecar has ended. What is posted
+// in the last instant runs in Wait, where the machine is not stepped any more.
+func (s *Sidecar) post(f func()) bool { return s.postWithin(context.Background(), f) == nil }
+
+// postWithin is post for callers that do not wait for ever.
+func (s *Sidecar) postWithin(ctx context.Context, f func()) error {
+	select {
+	case <-s.done:
+		return errStopped
+	default:
+	}
 	select {
 	case s.inbox <- f:
-		return true
+		return nil
 	case <-s.done:
-		return false
+		return errStopped
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -156,6 +183,7 @@ func (s *Sidecar) event(e machine.Event) bool { return s.post(func() { s.step(e)
 
 // shutdown waits for copies, which nothing else may end, and lets go.
 func (s *Sidecar) shutdown(grace time.Duration) error {
+	s.stage = stopping
 	for _, t := range s.tickets {
 		t.Cancel()
 	}
@@ -171,6 +199,7 @@ func (s *Sidecar) shutdown(grace time.Duration) error {
 			err = fmt.Errorf("sidecar: %d copies have not ended after %v: the mover's exit ends them", len(s.tickets), grace)
 		}
 	}
+	s.stage = over
 	s.stop.Do(func() { close(s.done) })
 	s.end()
 	for c, ch := range s.calls {
@@ -184,7 +213,13 @@ func (s *Sidecar) shutdown(grace time.Duration) error {
 // Wait ends when the last copy has, and lets go of what was mapped. After Run, and
 // after the backend was closed when Run says that copies did not end.
 func (s *Sidecar) Wait() error {
+	s.stage = over
+	s.stop.Do(func() { close(s.done) })
+	s.end()
 	s.work.Wait()
+	for len(s.inbox) > 0 {
+		(<-s.inbox)()
+	}
 	var err error
 	for _, l := range s.links {
 		err = errors.Join(err, l.Close())
@@ -192,5 +227,7 @@ func (s *Sidecar) Wait() error {
 	for n := range s.buffers {
 		s.unmap(n)
 	}
+	<-s.maps
+	s.work.Wait()
 	return err
 }

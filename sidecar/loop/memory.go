@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -20,22 +22,33 @@ import (
 type buffers struct {
 	decls   []handoff.BufferDecl
 	fds     map[uint32]int
-	regions []transfer.Region
+	ready   bool              // registered
+	regions []transfer.Region // of the work in sequence alone
 }
 
-// mapBuffers registers what came over the fd socket with the mover, aside.
-func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
-	fds := s.engines.TakeFDs(f.Key)
-	b := &buffers{decls: f.Buffers, fds: fds}
-	s.buffers[f.Session] = b
+// inSequence does f aside, after what was begun here before it: the next engine's
+// buffers take the numbers of the last one's.
+func (s *Sidecar) inSequence(f func()) {
+	before, ended := s.maps, make(chan struct{})
+	s.maps = ended
 	s.work.Go(func() {
+		defer close(ended)
+		<-before
+		f()
+	})
+}
+
+// mapBuffers registers what came over the fd socket with the mover.
+func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
+	b := &buffers{decls: f.Buffers, fds: s.engines.TakeFDs(f.Key)}
+	s.buffers[f.Session] = b
+	s.inSequence(func() {
 		err := b.register(s.ctx, s.cfg.Backend)
 		s.post(func() {
-			if s.buffers[f.Session] != b {
-				b.close()
-				return
+			if s.buffers[f.Session] == b {
+				b.ready = err == nil
+				s.step(machine.Mapped{Session: f.Session, PID: s.cfg.MoverPID(), Err: err})
 			}
-			s.step(machine.Mapped{Session: f.Session, PID: s.cfg.MoverPID(), Err: err})
 		})
 	})
 }
@@ -79,19 +92,26 @@ func (s *Sidecar) unmap(n machine.Session) {
 		return
 	}
 	delete(s.buffers, n)
-	if err := b.close(); err != nil {
-		s.log.Warn("unmap engine buffers", "err", err)
-	}
+	s.inSequence(func() {
+		if err := b.close(); err != nil {
+			s.log.Warn("unmap engine buffers", "err", err)
+		}
+	})
 }
 
-// MoverRestarted says that the mover came back: it mapped the engine's buffers anew and
-// forgot every link. Any goroutine may call it.
+// MoverRestarted says that another mover took the place of one that died: it maps the
+// engine's buffers anew before it copies, and knows no link. Any goroutine may call it.
 func (s *Sidecar) MoverRestarted() {
 	s.post(func() {
-		clear(s.links) // dead with the process that held them
+		for p, l := range s.links { // dead with the process that held them
+			delete(s.links, p)
+			s.letGo(p, l)
+		}
 		s.step(machine.LinksLost{})
-		for n := range s.buffers {
-			s.step(machine.Mapped{Session: n, PID: s.cfg.MoverPID()})
+		for _, n := range slices.Sorted(maps.Keys(s.buffers)) {
+			if s.buffers[n].ready {
+				s.step(machine.Mapped{Session: n, PID: s.cfg.MoverPID()})
+			}
 		}
 	})
 }

@@ -62,7 +62,8 @@ type Peers struct{ s *Sidecar }
 func (s *Sidecar) Peers() Peers { return Peers{s} }
 
 // Up takes a session whose Hellos agree. Two sidecars that dial each other have two
-// sessions; the machine sees one peer, and loses it when the one in use ends.
+// sessions, and send on the first. A peer that dials again has given up its last one,
+// which may hang here until its keepalive ends: the new one takes its place.
 func (h Peers) Up(ps *peer.Session) {
 	p := ps.Peer()
 	if err := h.s.check(ps); err != nil {
@@ -71,6 +72,12 @@ func (h Peers) Up(ps *peer.Session) {
 		return
 	}
 	h.s.post(func() {
+		ss := h.s.up[p]
+		if i := slices.IndexFunc(ss, func(o *peer.Session) bool { return o.Dialed() == ps.Dialed() }); i >= 0 {
+			old := ss[i]
+			h.s.lose(p, i, errReplaced)
+			old.Close(errReplaced)
+		}
 		h.s.up[p] = append(h.s.up[p], ps)
 		h.s.cfg.Metrics.Sessions(metrics.PeerSession, len(h.s.up))
 		if len(h.s.up[p]) == 1 {
@@ -78,6 +85,8 @@ func (h Peers) Up(ps *peer.Session) {
 		}
 	})
 }
+
+var errReplaced = fmt.Errorf("%w: the peer opened another session", handoff.ErrPeer)
 
 // Message passes one on, under the name that the session's Hello fixed.
 func (h Peers) Message(ps *peer.Session, msg handoff.PeerMessage) {
@@ -93,30 +102,30 @@ func (h Peers) Down(ps *peer.Session, err error) {
 	p := ps.Peer()
 	h.s.post(func() {
 		ss := h.s.up[p]
-		i := slices.Index(ss, ps)
-		switch {
-		case i < 0 && len(ss) > 0:
-			return // a dial that lost against the peer's own
-		case i < 0:
+		switch i := slices.Index(ss, ps); {
+		case i >= 0:
+			h.s.lose(p, i, err)
+		case len(ss) == 0 && ps.Dialed():
 			h.s.step(machine.PeerDown{Peer: p, Err: err})
-			return
-		}
-		ss = slices.Delete(ss, i, i+1)
-		h.s.up[p] = ss
-		if len(ss) == 0 {
-			delete(h.s.up, p)
-			h.s.fds.Revoke(p.String())
-		}
-		h.s.cfg.Metrics.Sessions(metrics.PeerSession, len(h.s.up))
-		h.s.log.Info("peer session ended", "peer", p, "err", err)
-		if i > 0 {
-			return // the other session is the one in use
-		}
-		h.s.step(machine.PeerDown{Peer: p, Err: err})
-		if len(ss) > 0 {
-			h.s.step(machine.PeerUp{Peer: p})
-		}
+		} // else a dial that lost against the peer's own, or a session that was replaced or refused
 	})
+}
+
+// lose takes session i of p away. Whichever it was, both sides forget what they asked
+// and had not been answered: neither knows on which session the other answers.
+func (s *Sidecar) lose(p handoff.Member, i int, err error) {
+	ss := slices.Delete(s.up[p], i, i+1)
+	s.up[p] = ss
+	if len(ss) == 0 {
+		delete(s.up, p)
+		s.fds.Revoke(p.String())
+	}
+	s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
+	s.log.Info("peer session ended", "peer", p, "err", err)
+	s.step(machine.PeerDown{Peer: p, Err: err})
+	if len(s.up[p]) > 0 {
+		s.step(machine.PeerUp{Peer: p})
+	}
 }
 
 // check compares what a peer says of itself with its certificate.
@@ -124,7 +133,7 @@ func (s *Sidecar) check(ps *peer.Session) error {
 	r := s.cfg.Record
 	p := ps.Peer()
 	want := fmt.Sprintf("baton://%s/%s/%s/%d", r.Cluster, r.Tenant, p.Group, p.Rank)
-	if id := ps.Identity(); id != "" && id != want {
+	if id := ps.Identity(); id != want {
 		return fmt.Errorf("%w: %v shows the certificate of %s, want %s", handoff.ErrPeer, p, id, want)
 	}
 	return nil
