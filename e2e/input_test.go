@@ -153,7 +153,7 @@ func TestBadSidecars(t *testing.T) {
 		{"long run-dir", []string{"run-dir: ", "run-dir: /tmp/" + strings.Repeat("x", 100)}, []string{"run-dir", "at most"}},
 		{"run-dir of a living sidecar", []string{"run-dir: " + filepath.Join(w.Dir, "bad"), "run-dir: " + w.decode.Ranks[0].Sidecar.Engine},
 			[]string{"held by process", "another run directory"}},
-		{"etcd absent", []string{w.Etcd, "http://" + nobody}, []string{"etcd", nobody, "etcd.endpoints"}},
+		{"etcd absent", []string{w.Etcd, "http://" + nobody, "  endpoints:", "  dial-timeout: 300ms\n  endpoints:"}, []string{"etcd", nobody, "etcd.endpoints"}},
 		{"no certificate", []string{"cert: ", "cert: /nowhere"}, []string{"/nowhere"}},
 		{"certificate of another CA", []string{"cert: ", "cert: " + foreignCert + " #", "key: ", "key: " + foreignKey + " #"}, []string{"tls", "CA"}},
 		{"certificate of another sidecar", []string{"cert: ", "cert: " + other + ".pem #", "key: ", "key: " + other + "-key.pem #"},
