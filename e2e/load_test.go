@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -113,4 +115,60 @@ func (w *world) abort(ctx context.Context, label string, id handoff.ID, over <-c
 		default: // not there yet
 		}
 	}
+}
+
+// TestMoverKilledUnderLoad: kills of one rank's mover, again and again, fail imports
+// that it copied for, by ErrTransfer; tried again, every one of them succeeds.
+func TestMoverKilledUnderLoad(t *testing.T) {
+	w := up(t, "tp=2,role=prefill+tp=2,role=decode", "hybrid")
+	rank1 := w.dial(w.decode.Ranks[1].Sidecar.Addr, "control")
+	ctx := bounded(t)
+	const requests, kills = 32, 4
+	var wg sync.WaitGroup
+	finished := make(chan struct{}, requests)
+	turns := make(chan struct{}, 8)
+	wg.Go(func() {
+		for range kills {
+			for range requests / (kills + 2) {
+				<-finished
+			}
+			st, err := rank1.Status(ctx)
+			if err == nil && st.MoverPID != 0 {
+				err = unix.Kill(int(st.MoverPID), unix.SIGKILL)
+			}
+			if err != nil && err != unix.ESRCH {
+				t.Errorf("kill the mover: %v", err)
+			}
+		}
+	})
+	for i := range requests {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns; finished <- struct{}{} }()
+			label, p := fmt.Sprintf("r%d", i), prompt(i, 1+i*5)
+			man, err := w.export(ctx, w.prefill, label, p)
+			if err != nil {
+				t.Errorf("%s: export: %v", label, err)
+				return
+			}
+			for try := range 100 {
+				m, err := w.bring(ctx, w.decode, man, fmt.Sprintf("%s.%d", label, try), p)
+				if errors.Is(err, handoff.ErrTransfer) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("%s: %v", label, err)
+					return
+				}
+				w.equal(label, p, m.tokens)
+				return
+			}
+			t.Errorf("%s: never imported", label)
+		})
+	}
+	wg.Wait()
+	for _, g := range w.Groups {
+		w.allFree(g, poolBlocks, poolSlots)
+	}
+	w.handoff("after", prompt(60, 50))
 }
