@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -166,8 +167,14 @@ func (n *cnode) carry(f Effect) {
 		}
 	case CloseEngine:
 		c.trace("%v closes engine %v: %v", n.self, f.Session, f.Err)
+		if n.eng.session == f.Session && n.eng.alive && errors.Is(f.Err, handoff.ErrEngine) {
+			c.fail("%v blames an engine that did nothing wrong: %v", n.self, f.Err)
+		}
 		n.g.relaunch(n, f.Session)
 	case MapBuffers:
+		if len(n.tickets) > 0 {
+			c.fail("%v maps new buffers under %d tickets", n.self, len(n.tickets))
+		}
 		c.later(func() {
 			var err error
 			if c.chance(2) {

@@ -18,6 +18,7 @@ type ceng struct {
 	session Session
 	n       *cnode
 	alive   bool
+	ready   bool // MoverStarted came
 	held    []handoff.Decision
 	last    uint64
 	applied uint64
@@ -26,6 +27,7 @@ type ceng struct {
 	content [poolBlocks][2]uint64 // by source rank; exported content is the same for both
 	live    map[uint64]bool       // admitted, by Reserve
 	letGo   map[string]bool
+	dropped map[uint64]bool
 }
 
 const exportBit = 1 << 40
@@ -71,7 +73,7 @@ func (g *cgroup) launch() {
 	c := g.nodes[0].c
 	g.inst, g.through, g.relaunching = handoff.Instance(c.r.Uint64()|1), 0, false
 	for i, n := range g.nodes {
-		e := &ceng{session: Session(len(c.engines) + 1), n: n, alive: true, live: map[uint64]bool{}, letGo: map[string]bool{}}
+		e := &ceng{session: Session(len(c.engines) + 1), n: n, alive: true, live: map[uint64]bool{}, letGo: map[string]bool{}, dropped: map[uint64]bool{}}
 		n.eng, c.engines[e.session], n.toEng = e, e, nil
 		a := handoff.Attach{Group: g.name, Instance: g.inst, Rank: layout.Rank(i), Ranks: int32(len(g.nodes)),
 			Model: handoff.ModelIdentity{Name: "test", Layout: testModel}, Shards: shards(layout.Rank(i), int32(len(g.nodes))),
@@ -130,6 +132,8 @@ func (n *cnode) hear() {
 		e.say(handoff.Held{N: e.last})
 	case handoff.Through:
 		n.g.through = max(n.g.through, m.N)
+	case handoff.MoverStarted:
+		e.ready = true
 	case handoff.Exported:
 		n.c.mans = append(n.c.mans, m.Manifest)
 	case handoff.UnpinExport:
@@ -206,7 +210,11 @@ func (e *ceng) apply(through uint64) (freed int32) {
 		case handoff.Admit:
 			e.admit(d)
 		case handoff.Drop:
+			e.dropped[d.Of] = true
 		case handoff.ReleaseQuarantine:
+			if !e.dropped[d.Of] {
+				c.fail("%v releases %d, which was not dropped", e.n.self, d.Of)
+			}
 			freed += e.give(func(b int) bool { return e.own[b] == d.Of })
 		case handoff.Free:
 			freed += e.give(func(b int) bool { return e.label[b] == d.Label })
@@ -354,7 +362,7 @@ func (c *chaos) export(label string) {
 	tokens := int32(16 + c.r.IntN(40))
 	n := int(tokens+15) / 16
 	for _, nd := range g.nodes {
-		if !nd.eng.alive || nd.eng.applied != g.nodes[0].eng.applied {
+		if !nd.eng.alive || !nd.eng.ready || nd.eng.applied != g.nodes[0].eng.applied {
 			return
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 3000, "random schedules of TestRandomSchedules")
+	schedules = flag.Int("schedules", 1500, "random schedules of TestRandomSchedules")
 	oneSeed   = flag.Uint64("seed", 0, "run and trace this schedule alone")
 )
 
@@ -122,7 +122,7 @@ func (c *chaos) act() {
 	case k < 20:
 		c.groups[0].labels++
 		label := fmt.Sprint("r", c.groups[0].labels)
-		if n := c.groups[0].nodes[0]; c.chance(25) {
+		if n := c.groups[0].nodes[0]; n.eng.ready && c.chance(25) {
 			n.eng.say(handoff.Announce{Label: label})
 			if c.chance(20) {
 				return // and never exported
