@@ -96,17 +96,17 @@ func TestDestWalk(t *testing.T) {
 		}
 		walks++
 	}
-	var walk func(path []int)
-	walk = func(path []int) {
+	var walk func(path []int, more int)
+	walk = func(path []int, more int) {
 		run(path)
-		if len(path) == 6 {
-			return
-		}
 		for x := range inputs {
-			walk(append(path[:len(path):len(path)], x))
+			if more > 0 {
+				walk(append(path[:len(path):len(path)], x), more-1)
+			}
 		}
 	}
-	walk(nil)
+	walk(nil, 5)
+	walk([]int{0, 3, 4}, 5) // held and both submitted
 	t.Logf("%d orders", walks)
 }
 
