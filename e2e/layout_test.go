@@ -43,6 +43,7 @@ func TestLayouts(t *testing.T) {
 					}
 				}
 				w.sharedPrefix()
+				w.repeated()
 				w.shardSizes()
 				w.onlyMoversMap()
 				for _, g := range w.Groups {
@@ -61,6 +62,15 @@ func (w *world) sharedPrefix() {
 	m := w.handoff("suffix", p)
 	if want := bytesOf(w.model, suffix); m.Cached != shared*block || m.Bytes != want {
 		w.t.Errorf("suffix: moved %d bytes with %d tokens cached, want %d and %d", m.Bytes, m.Cached, want, shared*block)
+	}
+}
+
+// repeated: of a prompt whose every block decode has, only per-request state moves.
+func (w *world) repeated() {
+	w.t.Helper()
+	m := w.handoff("repeated", prompt(6, 12*block))
+	if want := bytesOf(w.model, 0); m.Cached != 12*block || m.Bytes != want {
+		w.t.Errorf("repeated: moved %d bytes with %d tokens cached, want %d and %d", m.Bytes, m.Cached, want, 12*block)
 	}
 }
 
