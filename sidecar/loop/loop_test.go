@@ -131,10 +131,11 @@ func TestStopWithOpenTickets(t *testing.T) {
 		_, err := r.importNow(context.Background(), "d", man)
 		ended <- err
 	}()
-	<-held
+	for range 2 {
+		<-held
+	}
 	d := r.sides["d/0"]
-	d.end()
-	if err := <-d.ran; err == nil {
+	if err := d.stopped(); err == nil {
 		t.Fatal("Run says nothing of copies that have not ended")
 	}
 	if err := <-ended; !errors.Is(err, handoff.ErrInDoubt) {
@@ -152,8 +153,7 @@ func TestStopInOrder(t *testing.T) {
 	r := cluster(t, nil)
 	r.handoff("r1", 20)
 	d := r.sides["d/0"]
-	d.end()
-	if err := <-d.ran; err != nil {
+	if err := d.stopped(); err != nil {
 		t.Fatal(err)
 	}
 }

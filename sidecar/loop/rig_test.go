@@ -55,8 +55,7 @@ type side struct {
 	dir     string
 	backend *fault.Backend
 	peers   *peer.Server
-	end     context.CancelFunc
-	ran     chan error
+	stopped func() error // stops it and tells what Run said
 	doors   func()
 	engine  *rank
 }
@@ -69,7 +68,7 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	t := r.t
 	name := fmt.Sprintf("%s/%d", group, n)
 	s := &side{self: handoff.Member{Group: group, Rank: layout.Rank(n), Incarnation: handoff.Incarnation(Random())},
-		dir: t.TempDir(), ran: make(chan error, 1)}
+		dir: t.TempDir()}
 	d, err := direct.New(direct.Config{Copier: plain.Copier{}})
 	check(t, err)
 	s.backend = fault.Wrap(d, script)
@@ -90,8 +89,9 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	check(t, err)
 	s.Serve(engines, s.peers, fds)
 	ctx, end := context.WithCancel(context.Background())
-	s.end = end
-	go func() { s.ran <- s.Run(ctx, 50*time.Millisecond) }()
+	ran := make(chan error, 1)
+	go func() { ran <- s.Run(ctx, 50*time.Millisecond) }()
+	s.stopped = sync.OnceValue(func() error { end(); return <-ran })
 	s.doors = sync.OnceFunc(func() {
 		shut, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -100,7 +100,7 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 		_ = fds.Close()
 	})
 	t.Cleanup(func() {
-		end()
+		_ = s.stopped()
 		s.doors()
 		s.backend.Kill()
 		_ = s.backend.Close(context.Background())

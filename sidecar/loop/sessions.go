@@ -72,11 +72,8 @@ func (h Peers) Up(ps *peer.Session) {
 		return
 	}
 	h.s.post(func() {
-		ss := h.s.up[p]
-		if i := slices.IndexFunc(ss, func(o *peer.Session) bool { return o.Dialed() == ps.Dialed() }); i >= 0 {
-			old := ss[i]
-			h.s.lose(p, i, errReplaced)
-			old.Close(errReplaced)
+		if slices.ContainsFunc(h.s.up[p], func(o *peer.Session) bool { return o.Dialed() == ps.Dialed() }) {
+			h.s.lose(p, errReplaced)
 		}
 		h.s.up[p] = append(h.s.up[p], ps)
 		h.s.cfg.Metrics.Sessions(metrics.PeerSession, len(h.s.up))
@@ -101,31 +98,26 @@ func (h Peers) Message(ps *peer.Session, msg handoff.PeerMessage) {
 func (h Peers) Down(ps *peer.Session, err error) {
 	p := ps.Peer()
 	h.s.post(func() {
-		ss := h.s.up[p]
-		switch i := slices.Index(ss, ps); {
-		case i >= 0:
-			h.s.lose(p, i, err)
+		switch ss := h.s.up[p]; {
+		case slices.Contains(ss, ps):
+			h.s.lose(p, err)
 		case len(ss) == 0 && ps.Dialed():
 			h.s.step(machine.PeerDown{Peer: p, Err: err})
 		} // else a dial that lost against the peer's own, or a session that was replaced or refused
 	})
 }
 
-// lose takes session i of p away. Whichever it was, both sides forget what they asked
-// and had not been answered: neither knows on which session the other answers.
-func (s *Sidecar) lose(p handoff.Member, i int, err error) {
-	ss := slices.Delete(s.up[p], i, i+1)
-	s.up[p] = ss
-	if len(ss) == 0 {
-		delete(s.up, p)
-		s.fds.Revoke(p.String())
+// lose ends every session with p: one of them has. A side forgets what it asked and was
+// not answered; the other must hear that it did, whichever session it asked on.
+func (s *Sidecar) lose(p handoff.Member, err error) {
+	for _, ps := range s.up[p] {
+		ps.Close(err)
 	}
+	delete(s.up, p)
+	s.fds.Revoke(p.String())
 	s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
 	s.log.Info("peer session ended", "peer", p, "err", err)
 	s.step(machine.PeerDown{Peer: p, Err: err})
-	if len(s.up[p]) > 0 {
-		s.step(machine.PeerUp{Peer: p})
-	}
 }
 
 // check compares what a peer says of itself with its certificate.
