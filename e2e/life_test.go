@@ -138,7 +138,7 @@ func shmFiles() (names []string) {
 // TestTreeEnds: however dev and demo end, nothing of them stays.
 func TestTreeEnds(t *testing.T) {
 	dir := filepath.Join(tmp, "t")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	shm := shmFiles()
@@ -191,7 +191,7 @@ func TestTreeEnds(t *testing.T) {
 // which; a mover is its sidecar's and comes back.
 func TestDevTellsOfDeaths(t *testing.T) {
 	dir := filepath.Join(tmp, "d")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"sidecar", "engine"} {
@@ -320,4 +320,46 @@ func (w *world) notice(ctx context.Context, g *dev.Running, k control.Kind) {
 		st, err := g.Leader.Status(ctx)
 		return err == nil && st.Ready == (k == control.Ready)
 	})
+}
+
+// TestEndsWhileStarting: also what is being started ends with dev.
+func TestEndsWhileStarting(t *testing.T) {
+	dir := filepath.Join(tmp, "s")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, stage := range []string{"etcd", "sidecars", "engines", "rosters"} {
+		for _, by := range []unix.Signal{unix.SIGINT, unix.SIGKILL} {
+			t.Run(fmt.Sprintf("%s %v", stage, by), func(t *testing.T) {
+				cmd := exec.CommandContext(bounded(t), binary, "dev", "--inference-shards=tp=2,role=prefill+tp=1,role=decode")
+				cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+				r, wr, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				cmd.Stderr = wr // a file: Wait waits for no copying
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				wr.Close()
+				lines := bufio.NewScanner(r)
+				for lines.Scan() && !strings.Contains(lines.Text(), "starting "+stage) {
+				}
+				if err := cmd.Process.Signal(by); err != nil {
+					t.Error(err)
+				}
+				_ = cmd.Wait()
+				eventually(t, "nothing of it runs", func() bool { return len(running()) == 0 })
+				if ds := runDirs(t, dir); by == unix.SIGINT && len(ds) > 0 {
+					t.Errorf("it left %v", ds)
+				}
+				for lines.Scan() { // all that it and its children said, to the end
+					if strings.Contains(lines.Text(), "panic") {
+						t.Error(lines.Text())
+					}
+				}
+			})
+		}
+	}
 }
