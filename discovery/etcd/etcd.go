@@ -119,7 +119,7 @@ func (g *Registry) down(op string, err error) error {
 // Close ends the watches, removes what this registry registered, as far as etcd
 // answers in time, and disconnects.
 func (g *Registry) Close() error {
-	ctx, cancel := g.bounded(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	g.mu.Lock()
 	open := g.open

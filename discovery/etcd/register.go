@@ -17,6 +17,10 @@ import (
 // lookAgain is the pause between two looks at a key whose watch broke.
 const lookAgain = time.Second
 
+// goodbye bounds the last word to an etcd that may be gone itself: a lease that is not
+// ended runs out, and a process that ends does not wait for that.
+const goodbye = time.Second
+
 // Register implements discovery.Registry.
 func (g *Registry) Register(ctx context.Context, r discovery.Record) (discovery.Registration, error) {
 	value, err := discovery.EncodeRecord(r)
@@ -46,7 +50,9 @@ func (g *Registry) Register(ctx context.Context, r discovery.Record) (discovery.
 	}
 	if err != nil {
 		end()
-		return nil, errors.Join(err, reg.revoke(context.WithoutCancel(ctx)))
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		defer cancel()
+		return nil, errors.Join(err, reg.revoke(last))
 	}
 	go reg.run(life, alive, rev)
 	return reg, nil
