@@ -358,7 +358,7 @@ func (s *Source) packDone(e PackDone) {
 	if j != nil {
 		j.leave = grantEnded
 	}
-	s.emit(EndGrant{grant})
+	s.emit(EndGrant{grant}) // that was its last pack
 }
 
 // offer lets the peer read a packed chunk from the wire mover that serves.

@@ -38,7 +38,7 @@ func BodyRoom(chunk int64) int64 {
 // when it does not fit a chunk of so many bytes. The body starts at StampBytes, the
 // tail is at the length less StampBytes.
 func ChunkBytes(chunk, body int64) (int64, error) {
-	if body < 0 || body > BodyRoom(chunk) {
+	if chunk < 2*StampBytes || body < 0 || body > BodyRoom(chunk) {
 		return 0, fmt.Errorf("%w: body of %d bytes in a chunk of %d, want 0 to %d", ErrConfig, body, chunk, BodyRoom(chunk))
 	}
 	return 2*StampBytes + (body+StampBytes-1)/StampBytes*StampBytes, nil
