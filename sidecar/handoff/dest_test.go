@@ -19,86 +19,99 @@ func reads() []Read {
 
 func checkOf(i int) Check { return Check{ID: destD.ID, Attempt: 3, Pin: PinID(i + 1), Generation: 1} }
 
-// TestDestWalk takes every order of what can reach a rank's half of an import with two
-// reads, and follows it with a model: Good needs both tickets done well and both pins
-// held after them; quiet is said only when no ticket is open; each thing is said once.
-func TestDestWalk(t *testing.T) {
-	const inputs = 11
-	walks := 0
-	run := func(path []int) {
-		d := NewDest(destD)
-		var sub, done, good, held [2]bool
-		var holds, dropped, failed, saidQuiet, saidBad bool
-		for _, x := range path {
-			i := x % 2
-			switch {
-			case x == 0:
-				if d.State() == Reserving {
-					d.Hold(Reserved{N: 7}, reads())
-					holds = true
-				}
-			case x == 1:
-				if !dropped {
-					d.Drop()
-					dropped = true
-				}
-			case x == 2:
-				d.Fail("lost")
-				failed = failed || d.State() == Bad
-			case x <= 4: // submit; the machine asks the state
-				if holds && !sub[i] && (d.State() == Linking || d.State() == Moving) {
-					d.Submitted(i, uint64(i+1), 1)
-					sub[i] = true
-				}
-			case x <= 6: // a good end; again is ignored
-				r := d.TicketDone(uint64(i+1), 5, "", 2)
-				if sub[i] && !done[i] {
-					done[i], good[i] = true, true
-					if (r == nil) != (d.State() != Moving) {
-						t.Fatalf("%v: what to check is %v in state %v", path, r, d.State())
-					}
-				} else if r != nil {
-					t.Fatalf("%v: a ticket ended twice", path)
-				}
-			case x <= 8: // held, or not
-				d.Proved(from[i], Checked{checkOf(i), true})
-				held[i] = held[i] || done[i]
-			case x == 9:
-				if sub[0] && !done[0] {
-					d.TicketDone(1, 0, "boom", 2)
-					done[0] = true
-				}
-			case x == 10:
-				d.Proved(from[1], Checked{checkOf(1), false})
-			}
-			quiet := (!sub[0] || done[0]) && (!sub[1] || done[1])
-			if d.Quiet() != quiet {
-				t.Fatalf("%v: quiet %v", path, d.Quiet())
-			}
-			if d.State() == Good && !(good[0] && good[1] && held[0] && held[1] && !dropped && !failed) {
-				t.Fatalf("%v: good without proof", path)
-			}
-			if dropped && d.State() != Quarantine {
-				t.Fatalf("%v: dropped, and in state %v", path, d.State())
-			}
-			l, say := d.Report(0)
-			switch {
-			case !say:
-			case l.N != 7 || l.ID != destD.ID || l.Attempt != 3 || l.Quiet != quiet || l.OK != (d.State() == Good):
-				t.Fatalf("%v: says %+v in state %v", path, l, d.State())
-			case l.Quiet && saidQuiet || !l.Quiet && saidBad:
-				t.Fatalf("%v: said twice", path)
-			}
-			saidQuiet, saidBad = saidQuiet || say && l.Quiet, saidBad || say && !l.Quiet
-			if over := d.State() == Bad || d.State() == Quarantine || d.State() == Good; over && quiet && !saidQuiet {
-				t.Fatalf("%v: the leader does not hear that it is quiet", path)
-			}
+// destModel follows a Dest with two reads.
+type destModel struct {
+	t                      *testing.T
+	d                      *Dest
+	path                   []int
+	sub, done, good, held  [2]bool
+	holds, dropped, failed bool
+	saidQuiet, saidBad     bool
+}
+
+// inputs of a walk: 0 hold, 1 drop, 2 fail, 3-4 submit, 5-6 a good end, 7-8 held after
+// it, 9 a bad end, 10 not held.
+const inputs = 11
+
+func (m *destModel) give(x int) {
+	d, i := m.d, (x+1)%2
+	switch x {
+	case 0:
+		if d.State() == Reserving {
+			d.Hold(Reserved{N: 7}, reads())
+			m.holds = true
 		}
-		walks++
+	case 1:
+		if !m.dropped {
+			d.Drop()
+			m.dropped = true
+		}
+	case 2:
+		d.Fail("lost")
+		m.failed = m.failed || d.State() == Bad
+	case 3, 4: // the machine asks the state
+		if m.holds && !m.sub[i] && (d.State() == Linking || d.State() == Moving) {
+			d.Submitted(i, uint64(i+1), 1)
+			m.sub[i] = true
+		}
+	case 5, 6:
+		r := d.TicketDone(uint64(i+1), 5, "", 2)
+		if first := m.sub[i] && !m.done[i]; !first && r != nil || first && (r == nil) != (d.State() != Moving) {
+			m.t.Fatalf("%v: what to check is %v in state %v", m.path, r, d.State())
+		} else if first {
+			m.done[i], m.good[i] = true, true
+		}
+	case 7, 8:
+		d.Proved(from[i], Checked{checkOf(i), true})
+		m.held[i] = m.held[i] || m.done[i]
+	case 9:
+		if m.sub[0] && !m.done[0] {
+			d.TicketDone(1, 0, "boom", 2)
+			m.done[0] = true
+		}
+	case 10:
+		d.Proved(from[1], Checked{checkOf(1), false})
 	}
+}
+
+// check: Good needs both tickets done well and both pins held after them; quiet is said
+// only when no ticket is open; each thing is said once, and quiet always.
+func (m *destModel) check() {
+	d, t := m.d, m.t
+	quiet := (!m.sub[0] || m.done[0]) && (!m.sub[1] || m.done[1])
+	switch {
+	case d.Quiet() != quiet:
+		t.Fatalf("%v: quiet %v", m.path, d.Quiet())
+	case d.State() == Good && !(m.good[0] && m.good[1] && m.held[0] && m.held[1] && !m.dropped && !m.failed):
+		t.Fatalf("%v: good without proof", m.path)
+	case m.dropped && d.State() != Quarantine:
+		t.Fatalf("%v: dropped, and in state %v", m.path, d.State())
+	}
+	l, say := d.Report(0)
+	switch {
+	case !say:
+	case l.N != 7 || l.ID != destD.ID || l.Attempt != 3 || l.Quiet != quiet || l.OK != (d.State() == Good):
+		t.Fatalf("%v: says %+v in state %v", m.path, l, d.State())
+	case l.Quiet && m.saidQuiet || !l.Quiet && m.saidBad:
+		t.Fatalf("%v: said twice", m.path)
+	}
+	m.saidQuiet, m.saidBad = m.saidQuiet || say && l.Quiet, m.saidBad || say && !l.Quiet
+	if over := d.State() == Bad || d.State() == Quarantine || d.State() == Good; over && quiet && !m.saidQuiet {
+		t.Fatalf("%v: the leader does not hear that it is quiet", m.path)
+	}
+}
+
+// TestDestWalk takes every order of what can reach a rank's half of an import.
+func TestDestWalk(t *testing.T) {
+	walks := 0
 	var walk func(path []int, more int)
 	walk = func(path []int, more int) {
-		run(path)
+		m := destModel{t: t, d: NewDest(destD), path: path}
+		for _, x := range path {
+			m.give(x)
+			m.check()
+		}
+		walks++
 		for x := range inputs {
 			if more > 0 {
 				walk(append(path[:len(path):len(path)], x), more-1)

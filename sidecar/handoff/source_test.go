@@ -29,23 +29,36 @@ func leased(t testing.TB, copies int32) *Source {
 	return s
 }
 
-// TestSourceTable covers each state with each input.
-func TestSourceTable(t *testing.T) {
-	open := func(s *Source, now time.Duration) Status {
-		return s.Open(now, Open{Key: key, Importer: impA, Attempt: 1}).Status
+type sourceCase struct {
+	name string
+	s    *Source
+	do   func(*Source) any
+	want any
+}
+
+func open(s *Source, now time.Duration) Status {
+	return s.Open(now, Open{Key: key, Importer: impA, Attempt: 1}).Status
+}
+
+func done(s *Source, now time.Duration) Status {
+	a, _ := s.Done(now, Done{Importer: impA, Attempt: 1})
+	return a.Status
+}
+
+func runCases(t *testing.T, cases []sourceCase) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.do(c.s); got != c.want {
+				t.Fatalf("got %v, want %v", got, c.want)
+			}
+		})
 	}
-	done := func(s *Source, now time.Duration) Status {
-		a, _ := s.Done(now, Done{Importer: impA, Attempt: 1})
-		return a.Status
-	}
+}
+
+// TestSourceAnnounced, Leasing and Over cover each state with each input.
+func TestSourceAnnounced(t *testing.T) {
 	announced := func() *Source { return NewSource(ID{N: 1}, key, "r", 2, lease) }
-	over := func() *Source { s := leased(t, 1); s.End(); return s }
-	for _, c := range []struct {
-		name string
-		s    *Source
-		do   func(*Source) any
-		want any
-	}{
+	runCases(t, []sourceCase{
 		{"announced: open waits", announced(), func(s *Source) any { return open(s, 0) }, Pending},
 		{"announced: open after the deadline", announced(), func(s *Source) any { return open(s, lease) }, Gone},
 		{"announced: done", announced(), func(s *Source) any { return done(s, 0) }, Gone},
@@ -71,6 +84,11 @@ func TestSourceTable(t *testing.T) {
 			_ = s.Exported(Export{})
 			return errors.Is(s.Exported(Export{}), ErrEngine)
 		}, true},
+	})
+}
+
+func TestSourceLeasing(t *testing.T) {
+	runCases(t, []sourceCase{
 		{"leasing: open", leased(t, 1), func(s *Source) any { return open(s, lease-1) }, OK},
 		{"leasing: open at the end", leased(t, 1), func(s *Source) any { return open(s, lease) }, Gone},
 		{"leasing: done without open", leased(t, 1), func(s *Source) any { return done(s, 0) }, Gone},
@@ -88,6 +106,12 @@ func TestSourceTable(t *testing.T) {
 		{"leasing: exported", leased(t, 1), func(s *Source) any { return errors.Is(s.Exported(Export{}), ErrEngine) }, true},
 		{"leasing: pinned", leased(t, 1), func(s *Source) any { return errors.Is(s.Pinned(PinInfo{Pin: 3}), ErrEngine) }, true},
 		{"leasing: expired", leased(t, 1), func(s *Source) any { return s.Expired(lease) }, true},
+	})
+}
+
+func TestSourceOver(t *testing.T) {
+	over := func() *Source { s := leased(t, 1); s.End(); return s }
+	runCases(t, []sourceCase{
 		{"over: open", over(), func(s *Source) any { return open(s, 0) }, Gone},
 		{"over: done", over(), func(s *Source) any { return done(s, 0) }, Gone},
 		{"over: expired", over(), func(s *Source) any { return s.Expired(time.Hour) }, false},
@@ -95,13 +119,7 @@ func TestSourceTable(t *testing.T) {
 		{"over: pinned", over(), func(s *Source) any { return errors.Is(s.Pinned(PinInfo{Pin: 3}), ErrEngine) }, true},
 		{"over: complete", over(), func(s *Source) any { return s.Complete() }, false},
 		{"over: what was done stays done", leased(t, 1), func(s *Source) any { open(s, 0); done(s, 0); s.End(); return done(s, time.Hour) }, OK},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := c.do(c.s); got != c.want {
-				t.Fatalf("got %v, want %v", got, c.want)
-			}
-		})
-	}
+	})
 }
 
 // TestSourceBound: what a hand-off remembers of importers does not grow for ever, and a

@@ -183,11 +183,7 @@ func (n *cnode) carry(f Effect) {
 			n.step(Mapped{Session: f.Session, PID: 1, Err: err})
 		})
 	case UnmapBuffers:
-		for _, t := range n.tickets {
-			if t.into.session == f.Session {
-				c.fail("%v unmaps memory that ticket %d writes", n.self, t.p.Ticket)
-			}
-		}
+		n.unmapped(f.Session)
 	case ToPeer:
 		n.send(f)
 	case Dial:
@@ -217,6 +213,14 @@ func (n *cnode) carry(f Effect) {
 	case Notify:
 		if f.Notice.Kind == NoticeAnnounced {
 			c.mans = append(c.mans, *f.Notice.Manifest)
+		}
+	}
+}
+
+func (n *cnode) unmapped(s Session) {
+	for _, t := range n.tickets {
+		if t.into.session == s {
+			n.c.fail("%v unmaps memory that ticket %d writes", n.self, t.p.Ticket)
 		}
 	}
 }
