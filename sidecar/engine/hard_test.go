@@ -248,6 +248,15 @@ func packet(key uint64, id uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, key), id)
 }
 
+func pipe(t *testing.T) (r, w *os.File) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r, w
+}
+
 // wantEOF fails when somebody still holds the write end of r's pipe.
 func wantEOF(t *testing.T, r *os.File) {
 	t.Helper()
@@ -264,11 +273,7 @@ func TestDescriptors(t *testing.T) {
 	if _, err := s.Recv(); err != nil { // Attached: the key belongs to the session
 		t.Fatal(err)
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r, w := pipe(t)
 	c, err := sockfd.Dial(ctxOf(t), filepath.Join(dir, engine.FDSocket))
 	if err != nil {
 		t.Fatal(err)
