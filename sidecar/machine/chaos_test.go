@@ -239,7 +239,7 @@ func (n *cnode) send(f ToPeer) {
 			c.fail("%v says that pin %d of %q is held, and its memory is not", n.self, m.Check.Pin, p.label)
 		}
 		key := fmt.Sprint(m.Check.ID, m.Check.Attempt, f.Peer, n.self)
-		c.proved[key] = m.Held && c.read[key]
+		c.proved[key] = c.proved[key] || m.Held && c.read[key]
 	case handoff.Pinned:
 		n.pins[m.Pin.Pin] = cpin{n.eng, m.Pin.Blocks, m.Label}
 	}
