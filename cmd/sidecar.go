@@ -176,9 +176,9 @@ func (p *parts) inside(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.side = loop.New(loop.Config{Machine: machine.Config{Self: p.self, Mint: loop.Random, Lease: c.Lease, MaxHold: c.MaxHold,
+	p.side = loop.New(loop.Config{Machine: machine.Config{Self: p.self, Role: c.Role, Mint: loop.Random, Lease: c.Lease, MaxHold: c.MaxHold,
 		Deadline: c.Deadline, MaxImports: int(c.Limits.Imports), MaxSources: int(c.Limits.Exports)},
-		Record: rec, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
+		Record: rec, Pools: []string{c.Pool}, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
 		MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
 	p.running.Store(p.side)
 	p.onClose(func() error { // the mover's exit ends copies that did not end by themselves

@@ -42,6 +42,7 @@ var table = []entry{
 	{"handoff.attach", handoff.ErrAttach, codes.InvalidArgument},
 	{"handoff.unknown", handoff.ErrUnknown, codes.NotFound},
 	{"handoff.engine", handoff.ErrEngine, codes.Internal},
+	{"handoff.role", handoff.ErrRole, codes.FailedPrecondition},
 	{"handoff.bound", handoff.ErrBound, codes.InvalidArgument},
 
 	{"transfer.closed", transfer.ErrClosed, codes.Unavailable},

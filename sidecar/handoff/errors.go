@@ -22,5 +22,6 @@ var (
 	ErrAttach   = errors.New("handoff: attach refused")
 	ErrUnknown  = errors.New("handoff: unknown label or id")
 	ErrEngine   = errors.New("handoff: engine broke the protocol")
+	ErrRole     = errors.New("handoff: not in this role")
 	ErrBound    = errors.New("handoff: over a limit") // a message from outside is larger than allowed
 )

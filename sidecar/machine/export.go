@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -94,6 +95,8 @@ func (m *Machine) checkExport(e handoff.Export) error {
 	c := m.engine.attach.Capacity
 	need := (e.Tokens + c.BlockTokens - 1) / c.BlockTokens
 	switch {
+	case m.cfg.Role == discovery.Decode:
+		return fmt.Errorf("%w: group %s has the role decode: it exports nothing", handoff.ErrRole, m.cfg.Self.Group)
 	case e.Label == "":
 		return fmt.Errorf("%w: export without a label", handoff.ErrEngine)
 	case e.Tokens < 1 || int64(len(e.Blocks)) < int64(need):

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -86,6 +87,8 @@ func (m *Machine) checkImport(im handoff.Import) error {
 	switch {
 	case !m.leads():
 		return fmt.Errorf("%w: rank %d does not lead group %s: ask rank 0", handoff.ErrNotReady, m.cfg.Self.Rank, m.cfg.Self.Group)
+	case m.cfg.Role == discovery.Prefill:
+		return fmt.Errorf("%w: group %s has the role prefill: it imports nothing", handoff.ErrRole, m.cfg.Self.Group)
 	case m.lead.roster == nil:
 		return fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
 	case len(m.lead.imports) >= m.cfg.MaxImports:

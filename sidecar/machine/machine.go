@@ -22,6 +22,8 @@ import (
 // Config is fixed for the life of a sidecar process.
 type Config struct {
 	Self handoff.Member
+	// Role is what the group does: prefill exports, decode imports, both (or "") does both.
+	Role discovery.Role
 	// Mint returns random numbers: keys, ids, fd keys. It is part of the machine's input.
 	Mint func() uint64
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -341,5 +342,21 @@ func TestSourceRelaunched(t *testing.T) {
 		if n := w.sent["WantBuffers"]; n != 2 {
 			t.Errorf("busy %v: %d ranks asked for the new engine's buffers, want 2", busy, n)
 		}
+	}
+}
+
+func TestRoles(t *testing.T) {
+	w := pair(t, 1, 1)
+	p, d := w.at("p", 0), w.at("d", 0)
+	man := w.export("p", "r1", 16)
+	p.m.cfg.Role, d.m.cfg.Role = discovery.Decode, discovery.Prefill
+	p.step(FromEngine{p.eng.session, handoff.Export{Label: "r2", Blocks: []int32{5}, Tokens: 16, Position: 16}})
+	c := w.importStart("d", man)
+	w.run()
+	if r := w.ended(c); !errors.Is(r.Err, handoff.ErrRole) {
+		t.Errorf("a prefill group imports: %v", r.Err)
+	}
+	if f, ok := p.eng.got[len(p.eng.got)-1].(handoff.Failed); !ok || !errors.Is(f.Err, handoff.ErrRole) {
+		t.Errorf("a decode group exports: %v", p.eng.got[len(p.eng.got)-1])
 	}
 }
