@@ -174,3 +174,29 @@ func TestDestinationDiesWhileRead(t *testing.T) {
 		})
 	}
 }
+
+// TestSourceReleasedWhileRead: bytes that were read after their memory was given back
+// are never decoded: each read is proved by a Check after its last byte.
+func TestSourceReleasedWhileRead(t *testing.T) {
+	w := up(t, "tp=2,role=prefill+tp=2,role=decode", "hybrid")
+	h := w.halfway("a", patience)
+	if err := w.prefill.Leader.Release(bounded(t), h.man.ID, h.man.Key); err != nil {
+		t.Fatal(err)
+	}
+	w.allFree(w.prefill, poolBlocks, poolSlots)
+	w.alone("reuses the memory", prompt(5, 6*block))
+	h.goOn(t)
+	h.ended(t, handoff.ErrGone, handoff.ErrTransfer)
+	w.allFree(w.decode, poolBlocks, poolSlots)
+	w.handoff("after", prompt(6, 40))
+}
+
+// alone runs a prompt on prefill alone.
+func (w *world) alone(label string, p []int32) {
+	w.t.Helper()
+	var got []int32
+	if _, err := generate(bounded(w.t), w.prefill, front.Request{Tokens: p, MaxNew: maxNew, Mode: front.Full}, &got); err != nil {
+		w.t.Fatalf("%s: %v", label, err)
+	}
+	w.equal(label, p, got)
+}
