@@ -1,6 +1,6 @@
 // Package bench measures Baton against a baseline in one run: the two take turns, and
-// what counts is the ratio of each pair, since the machine's speed drifts. Rows are
-// those of the design's table of targets that need no GPU.
+// what counts is the ratio of each pair, since the machine's speed drifts. Rows need
+// no GPU; each has the target that Baton holds itself to.
 package bench
 
 import (
@@ -22,7 +22,7 @@ type Result struct {
 	What     string    `json:"what"`
 	Unit     string    `json:"unit"`               // of Value: "x of memcpy", "us", ...
 	Value    float64   `json:"value"`              // median
-	Target   string    `json:"target,omitempty"`   // as written in the design
+	Target   string    `json:"target,omitempty"`   // what Baton holds itself to
 	Met      bool      `json:"met"`                // against Target; true without one
 	Samples  []float64 `json:"samples"`            // Value's samples, one per pair or round
 	Baseline []float64 `json:"baseline,omitempty"` // the baseline's own samples, in BaseUnit
