@@ -57,7 +57,8 @@ func (w *world) next(ch <-chan events.Event, k events.Kind, label string) events
 	}
 }
 
-// nans counts the bf16 NaN in an engine's paged cache, read from its own file.
+// nans counts the NaN in an engine's memory, read from its own files; the upper half of
+// an fp32 NaN is one in bf16.
 func nans(t *testing.T, pid int) (n int) {
 	t.Helper()
 	for _, f := range memfds(t, pid) {
@@ -77,7 +78,12 @@ func nans(t *testing.T, pid int) (n int) {
 // TestMoverCopies: while the mover stands still a reserved destination is all poison,
 // and nobody else fills it; once it runs on the tokens are right.
 func TestMoverCopies(t *testing.T) {
-	w := up(t, "tp=2,role=prefill+tp=1,role=decode", "attention")
+	for _, model := range []string{"attention", "hybrid"} {
+		t.Run(model, func(t *testing.T) { moverCopies(t, up(t, "tp=2,role=prefill+tp=1,role=decode", model)) })
+	}
+}
+
+func moverCopies(t *testing.T, w *world) {
 	ctx, p := bounded(t), prompt(1, 4*block)
 	ch := w.events(w.decode)
 	w.handoff("first", prompt(9, 5)) // links stand
@@ -99,7 +105,9 @@ func TestMoverCopies(t *testing.T) {
 	}()
 	w.next(ch, events.Moving, "a")
 	// Fresh memory is poisoned, and so are blocks as they are handed out again.
-	if want, got := int(bytesOf(w.model, poolBlocks*block)/2), nans(t, k.Engine.PID); got != want {
+	state := poolSlots * slotBytes(w.model, 1) / 4
+	kv := func(blocks int) int { return int(bytesOf(w.model, blocks*block)-bytesOf(w.model, 0)) / 2 }
+	if want, got := kv(poolBlocks)+state, nans(t, k.Engine.PID); got != want {
 		t.Errorf("the destination holds %d NaN before the copy, want all of its %d elements", got, want)
 	}
 	if info, err := w.decode.Leader.Get(ctx, man.ID); err != nil || info.Phase != control.Pulling {
@@ -111,8 +119,8 @@ func TestMoverCopies(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	w.equal("a", p, r.tokens)
-	if want, got := int(bytesOf(w.model, (poolBlocks-4)*block)/2), nans(t, k.Engine.PID); got > want {
-		t.Errorf("the destination holds %d NaN after the copy, want at most %d", got, want)
+	if most, got := kv(poolBlocks-4)+state-slotBytes(w.model, 1)/4, nans(t, k.Engine.PID); got > most {
+		t.Errorf("the destination holds %d NaN after the copy, want at most %d", got, most)
 	}
 }
 
