@@ -166,10 +166,10 @@ func (p *parts) inside(ctx context.Context) error {
 		return err
 	}
 	p.mover, err = mover.Start(mover.Config{Command: []string{exe, "mover"}, Stderr: os.Stderr,
-		Started: func(pid int) {
+		Restored: func(pid int) {
 			if s := p.running.Load(); s != nil {
 				p.log.Warn("mover restarted", "pid", pid)
-				s.MoverRestarted()
+				s.MoverRestarted(int32(pid))
 			}
 		},
 		Exited: func(pid int, err error) { p.log.Debug("mover exited", "pid", pid, "err", err) }})

@@ -31,7 +31,7 @@ type Config struct {
 	Pools     []string         // that may pair with this group; empty: all of the cluster
 	Backend   transfer.Backend // the local mover
 	FDSocket  string           // path of host.fd.sock
-	MoverPID  func() int32     // of the child that copies; this process's when it copies itself
+	MoverPID  func() int32     // of the child that copies, 0 between two; this process's when it copies itself
 	Registry  discovery.Registry
 	Publisher events.Publisher
 	Metrics   *metrics.Metrics
@@ -70,6 +70,7 @@ type Sidecar struct {
 	adverts  chan machine.Advertise // newest wins
 	notices  *control.Log
 	host     string
+	mover    int32 // the last one that MoverRestarted told of; 0: none
 }
 
 // stage is how far a Sidecar is on its way out.

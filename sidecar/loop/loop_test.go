@@ -68,9 +68,21 @@ func TestHandoff(t *testing.T) {
 func TestMoverRestarts(t *testing.T) {
 	r := cluster(t, nil)
 	r.handoff("r1", 20)
-	r.sides["d/0"].MoverRestarted()
-	r.sides["p/1"].MoverRestarted()
+	d := r.sides["d/0"]
+	d.pid.Store(0) // between two movers; the new one takes work after it was told of
+	d.MoverRestarted(22)
+	r.sides["p/1"].MoverRestarted(33)
 	r.handoff("r2", 20)
+	for _, want := range []int32{1, 22} {
+		for {
+			if m, ok := (<-d.engine.told).(handoff.MoverStarted); ok {
+				if m.PID != want {
+					t.Errorf("the engine was told of mover %d, want %d", m.PID, want)
+				}
+				break
+			}
+		}
+	}
 }
 
 func TestBothDial(t *testing.T) {

@@ -45,9 +45,16 @@ func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
 	s.inSequence(func() {
 		err := b.register(s.ctx, s.cfg.Backend)
 		s.post(func() {
-			if s.buffers[f.Session] == b {
-				b.ready = err == nil
-				s.step(machine.Mapped{Session: f.Session, PID: s.cfg.MoverPID(), Err: err})
+			if s.buffers[f.Session] != b {
+				return
+			}
+			b.ready = err == nil
+			pid := s.cfg.MoverPID()
+			if pid == 0 {
+				pid = s.mover // about to take work
+			}
+			if pid != 0 || err != nil { // else it died, and MoverRestarted follows
+				s.step(machine.Mapped{Session: f.Session, PID: pid, Err: err})
 			}
 		})
 	})
@@ -99,10 +106,12 @@ func (s *Sidecar) unmap(n machine.Session) {
 	})
 }
 
-// MoverRestarted says that another mover took the place of one that died: it maps the
-// engine's buffers anew before it copies, and knows no link. Any goroutine may call it.
-func (s *Sidecar) MoverRestarted() {
+// MoverRestarted says that the mover pid took the place of one that died: it maps the
+// engine's buffers again and knows no link. The caller calls it before that mover opens
+// one. Any goroutine may.
+func (s *Sidecar) MoverRestarted(pid int32) {
 	s.post(func() {
+		s.mover = pid
 		for p, l := range s.links { // dead with the process that held them
 			delete(s.links, p)
 			s.letGo(p, l)
@@ -110,7 +119,7 @@ func (s *Sidecar) MoverRestarted() {
 		s.step(machine.LinksLost{})
 		for _, n := range slices.Sorted(maps.Keys(s.buffers)) {
 			if s.buffers[n].ready {
-				s.step(machine.Mapped{Session: n, PID: s.cfg.MoverPID()})
+				s.step(machine.Mapped{Session: n, PID: pid})
 			}
 		}
 	})

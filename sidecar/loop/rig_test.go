@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +59,7 @@ type side struct {
 	stopped func() error // stops it and tells what Run said
 	doors   func()
 	engine  *rank
+	pid     atomic.Int32 // of the mover
 }
 
 func newRig(t *testing.T) *rig {
@@ -72,13 +74,14 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	d, err := direct.New(direct.Config{Copier: plain.Copier{}})
 	check(t, err)
 	s.backend = fault.Wrap(d, script)
+	s.pid.Store(1)
 	var reg discovery.Registry = r.store.Open(mem.Config{})
 	if wrap != nil {
 		reg = wrap(reg)
 	}
 	s.Sidecar = New(Config{Machine: machine.Config{Self: s.self, Mint: Random},
 		Record:  discovery.Record{Cluster: "c", Pool: "m", Group: group, Rank: n, Incarnation: uint64(s.self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h", PID: 1, Started: 1},
-		Backend: s.backend, FDSocket: filepath.Join(s.dir, fd.Socket), MoverPID: func() int32 { return 1 }, Registry: reg,
+		Backend: s.backend, FDSocket: filepath.Join(s.dir, fd.Socket), MoverPID: s.pid.Load, Registry: reg,
 		Publisher: events.Discard{}, Metrics: metrics.New("c", "m", group, fmt.Sprint(n)), Log: logger(t)})
 	engines, err := engine.Listen(s.dir, s.Engines(), engine.Options{})
 	check(t, err)
@@ -126,6 +129,7 @@ type rank struct {
 	mem  []byte
 	tp   int32
 	rank int32
+	told chan handoff.ToEngine // what rank 0 polled
 }
 
 // group attaches an engine of tp ranks and runs it until the test ends. The group is
@@ -149,7 +153,7 @@ func (r *rig) group(group string, tp int32) {
 			Buffers:  []handoff.BufferDecl{{Len: size}},
 			Capacity: handoff.Capacity{Blocks: items, BlockTokens: rows}, Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}})
 		check(t, err)
-		s.engine = &rank{Client: c, mem: m, tp: tp, rank: n}
+		s.engine = &rank{Client: c, mem: m, tp: tp, rank: n, told: make(chan handoff.ToEngine, 64)}
 		ranks = append(ranks, s.engine)
 		t.Cleanup(func() { c.Close(); unix.Close(file); check(t, unix.Munmap(m)) })
 	}
@@ -164,6 +168,7 @@ func (r *rig) group(group string, tp int32) {
 				return
 			}
 			for _, m := range ranks[0].Poll(nil) {
+				ranks[0].told <- m
 				if th, ok := m.(handoff.Through); ok {
 					for _, e := range ranks {
 						e.apply(th.N)

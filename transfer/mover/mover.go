@@ -39,10 +39,13 @@ type Config struct {
 	StartTimeout time.Duration
 
 	// Started and Exited tell of each child, in order, before it maps anything and
-	// after its exit was seen; Exited of pid 0 is a start that failed. They must not
-	// call the Mover back. nil: nobody asks.
-	Started func(pid int)
-	Exited  func(pid int, err error)
+	// after its exit was seen; Exited of pid 0 is a start that failed. Restored, between
+	// them, tells of a child in a dead one's place that maps every region again: the
+	// first link that it opens and the first pull that it takes come after. They must
+	// not call the Mover back. nil: nobody asks.
+	Started  func(pid int)
+	Restored func(pid int)
+	Exited   func(pid int, err error)
 }
 
 // stable is how long a child must live for the next start to be prompt again.
@@ -65,6 +68,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Started == nil {
 		c.Started = func(int) {}
+	}
+	if c.Restored == nil {
+		c.Restored = func(int) {}
 	}
 	if c.Exited == nil {
 		c.Exited = func(int, error) {}
@@ -181,6 +187,7 @@ func (m *Mover) supervise(l *life) {
 				next.kill(err)
 				continue // attend sees its exit
 			}
+			m.cfg.Restored(next.pid)
 			m.publish(next)
 		}
 	}

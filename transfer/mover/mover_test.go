@@ -205,6 +205,43 @@ func TestCallbacks(t *testing.T) {
 	}
 }
 
+// Restored names the next child, once it maps what the last one did and before it takes
+// work.
+func TestRestored(t *testing.T) {
+	restored := make(chan int, 1)
+	cfg := config("mover")
+	var m *Mover
+	var early bool
+	cfg.Restored = func(pid int) {
+		m.mu.Lock()
+		early = m.cur != nil
+		l := m.last
+		m.mu.Unlock()
+		if l.mu.Lock(); len(l.calls) > 0 {
+			early = true
+		}
+		l.mu.Unlock()
+		restored <- pid
+	}
+	m = start(t, cfg)
+	r, err := m.Register(t.Context(), 3, transfertest.Memfd(t, 8192).Memory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := m.PID()
+	m.Kill()
+	pid := <-restored
+	if _, err := m.Open(t.Context(), transfer.Peer{ID: "p"}); err != nil {
+		t.Fatal(err)
+	}
+	if pid == 0 || pid == first || pid != m.PID() || early {
+		t.Errorf("restored %d, first %d, present %d, early %v", pid, first, m.PID(), early)
+	}
+	if in := r.(*region).in; in == nil || in.pid != pid {
+		t.Errorf("the region is not in the child that was told of")
+	}
+}
+
 // Requests whose context ends leave nothing in the child.
 func TestAbandonedRequests(t *testing.T) {
 	m := start(t, config("mover"))
