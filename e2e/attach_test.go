@@ -38,6 +38,32 @@ func memfd(t *testing.T, n int64, seal bool) int {
 	return fd
 }
 
+// badAttach is one wrong statement of an engine and what the refusal has to say.
+type badAttach struct {
+	what   string
+	change func(a *handoff.Attach, fds []int)
+	say    []string
+}
+
+// badAttaches are of an engine whose first shard is of state.
+func badAttaches(t *testing.T, state string) []badAttach {
+	return []badAttach{
+		{"another group", func(a *handoff.Attach, _ []int) { a.Group = "other" }, []string{`group is "other"`, `"spare"`}},
+		{"another rank", func(a *handoff.Attach, _ []int) { a.Rank, a.Ranks = 1, 2 }, []string{"rank is 1", "rank 0"}},
+		{"no instance", func(a *handoff.Attach, _ []int) { a.Instance = 0 }, []string{"group_instance", "random number"}},
+		{"overlapping boxes", func(a *handoff.Attach, _ []int) { a.Shards = append(a.Shards, a.Shards[0]) }, []string{"overlap", state}},
+		{"box outside the model", func(a *handoff.Attach, _ []int) { a.Shards[0].Box.Units.Hi += 100 }, []string{"units", state}},
+		{"buffer too small", func(a *handoff.Attach, fds []int) {
+			a.Buffers[0].Len /= 2
+			fds[0] = memfd(t, a.Buffers[0].Len, true)
+		}, []string{"buffer 0", "attn.", "too small"}},
+		{"file shorter than its buffer", func(a *handoff.Attach, fds []int) { fds[0] = memfd(t, a.Buffers[0].Len/2, true) }, []string{"buffer 0", "bytes"}},
+		{"unsealed file", func(a *handoff.Attach, fds []int) { fds[0] = memfd(t, a.Buffers[0].Len, false) }, []string{"buffer 0", "seal"}},
+		{"not a file of memory", func(a *handoff.Attach, fds []int) { fds[0] = pipe(t) }, []string{"buffer 0"}},
+		{"block size 0", func(a *handoff.Attach, _ []int) { a.Capacity.BlockTokens = 0 }, []string{"block_tokens"}},
+	}
+}
+
 // TestBadAttach: what an engine states wrongly is refused by its field, and the sidecar
 // serves the next engine; one that is attached is not disturbed.
 func TestBadAttach(t *testing.T) {
@@ -61,25 +87,7 @@ func TestBadAttach(t *testing.T) {
 		}
 		return err
 	}
-	for _, c := range []struct {
-		what   string
-		change func(a *handoff.Attach, fds []int)
-		say    []string
-	}{
-		{"another group", func(a *handoff.Attach, _ []int) { a.Group = "other" }, []string{`group is "other"`, `"spare"`}},
-		{"another rank", func(a *handoff.Attach, _ []int) { a.Rank, a.Ranks = 1, 2 }, []string{"rank is 1", "rank 0"}},
-		{"no instance", func(a *handoff.Attach, _ []int) { a.Instance = 0 }, []string{"group_instance", "random number"}},
-		{"overlapping boxes", func(a *handoff.Attach, _ []int) { a.Shards = append(a.Shards, a.Shards[0]) }, []string{"overlap", state}},
-		{"box outside the model", func(a *handoff.Attach, _ []int) { a.Shards[0].Box.Units.Hi += 100 }, []string{"units", state}},
-		{"buffer too small", func(a *handoff.Attach, fds []int) {
-			a.Buffers[0].Len /= 2
-			fds[0] = memfd(t, a.Buffers[0].Len, true)
-		}, []string{"buffer 0", "attn.", "too small"}},
-		{"file shorter than its buffer", func(a *handoff.Attach, fds []int) { fds[0] = memfd(t, a.Buffers[0].Len/2, true) }, []string{"buffer 0", "bytes"}},
-		{"unsealed file", func(a *handoff.Attach, fds []int) { fds[0] = memfd(t, a.Buffers[0].Len, false) }, []string{"buffer 0", "seal"}},
-		{"not a file of memory", func(a *handoff.Attach, fds []int) { fds[0] = pipe(t) }, []string{"buffer 0"}},
-		{"block size 0", func(a *handoff.Attach, _ []int) { a.Capacity.BlockTokens = 0 }, []string{"block_tokens"}},
-	} {
+	for _, c := range badAttaches(t, state) {
 		t.Run(c.what, func(t *testing.T) {
 			err := dial(dir, c.change)
 			if !errors.Is(err, handoff.ErrAttach) {

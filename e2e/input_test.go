@@ -165,6 +165,12 @@ func TestBadSidecars(t *testing.T) {
 			ends(t, []string{"sidecar", "--config", file}, c.say)
 		})
 	}
+	w.handoff("unharmed", prompt(1, 40))
+}
+
+// TestOldSockets: what a dead sidecar left is replaced, what is not its own is not.
+func TestOldSockets(t *testing.T) {
+	w := up(t, "tp=1,role=decode", "attention")
 	t.Run("a file where a socket goes", func(t *testing.T) {
 		file, dir := w.sidecarFile("file")
 		path := filepath.Join(dir, "engine.sock")
@@ -190,5 +196,4 @@ func TestBadSidecars(t *testing.T) {
 			t.Errorf("a sidecar that was told to stop left %v", left)
 		}
 	})
-	w.handoff("unharmed", prompt(1, 40))
 }
