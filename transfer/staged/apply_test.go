@@ -187,14 +187,11 @@ func (w *world) applyWire(x step) bool {
 	case actSrcWireUp:
 		w.swUp(x.a)
 	case actKillDstWire, actDstWireExit:
-		s, d := w.at(x.a)
-		w.link[x.a].dw.exit()
-		w.dst[d].fetches = slices.DeleteFunc(w.dst[d].fetches, func(f fetching) bool { return f.src == s })
+		w.link[x.a].dw.exit() // its fetches end one by one, or when the exit is seen
 	case actDstWireSeen:
 		s, d := w.at(x.a)
 		inc := w.link[x.a].dw.seen
 		w.link[x.a].dw.seen = 0
-		// fetches that were submitted to the exited process have ended with it
 		w.dst[d].fetches = slices.DeleteFunc(w.dst[d].fetches, func(f fetching) bool { return f.src == s && f.wire == inc })
 		w.stepDst(d, WireExit{srcID(s), inc})
 	case actDstWireUp:

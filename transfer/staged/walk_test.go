@@ -163,6 +163,8 @@ func TestWalk(t *testing.T) {
 			jobs: []jobSpec{{chunks: 1}, {dst: 1, chunks: 1}}, faults: 1, copies: atOnce}},
 		{"two sources, one chunk at the destination, one fault", false, setup{src: arena(1), dst: arena(1), srcs: 2,
 			jobs: []jobSpec{{chunks: 1}, {src: 1, chunks: 1}}, faults: 1, copies: atOnce}},
+		{"two streams across, one chunk at each of four ends", true, setup{src: arena(1), dst: arena(1), srcs: 2, dsts: 2,
+			jobs: []jobSpec{{chunks: 2}, {src: 1, dst: 1, chunks: 2}, {dst: 1, chunks: 1}, {src: 1, chunks: 1}}, copies: atOnce}},
 		{"one chunk, two jobs, one fault, any order", true, setup{src: arena(1), dst: arena(1), jobs: two, faults: 1, reconnect: 1}},
 		{"one chunk, two jobs, two faults", true, setup{src: arena(1), dst: arena(1), jobs: two, faults: 2, reconnect: 1, copies: headFirst}},
 		{"two chunks, two jobs, two faults", true, setup{src: arena(2), dst: arena(2), jobs: two, faults: 2, copies: atOnce}},
@@ -170,8 +172,8 @@ func TestWalk(t *testing.T) {
 		{"a stream of two through two chunks, two faults", true, setup{src: arena(2), dst: arena(2), jobs: stream, faults: 2, reconnect: 1, copies: atOnce}},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-			if c.long && os.Getenv("BATON_WALK") != "long" {
-				t.Skip("BATON_WALK is not long")
+			if racing || c.long && os.Getenv("BATON_WALK") != "long" {
+				t.Skip("BATON_WALK is not long, or the race detector is on")
 			}
 			c.set.srcs, c.set.dsts = max(c.set.srcs, 1), max(c.set.dsts, 1)
 			r := walk.Run(&ring{set: c.set}, 30_000_000)
