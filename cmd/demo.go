@@ -28,6 +28,9 @@ token with one engine that does both. Exit code 1 when one differs.`,
 			if o.Dev, err = f.options(cmd, corrupt); err != nil {
 				return err
 			}
+			if err := o.Check(); err != nil {
+				return &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
+			}
 			ctx, cancel := lifeline.Context(cmd.Context())
 			defer cancel()
 			return demo.Run(ctx, o, cmd.OutOrStdout())
@@ -35,7 +38,7 @@ token with one engine that does both. Exit code 1 when one differs.`,
 	}
 	f.bind(cmd)
 	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported: kv, state, head-swap, one-block or position; the check must find it")
-	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens to generate for each prompt")
-	cmd.Flags().DurationVar(&o.Deadline, "deadline", 30*time.Second, "how long one request may take")
+	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens to generate for each prompt, 1 to 4096")
+	cmd.Flags().DurationVar(&o.Deadline, "deadline", 30*time.Second, "how long one request may take, 100ms to 10m")
 	return cmd
 }

@@ -24,12 +24,15 @@ type devFlags struct {
 
 func (f *devFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "shard `groups`, each tp=N,role=prefill|decode[,dp=N], joined by +")
+	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,dp=N], joined by +")
 	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: shm")
 	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's model: hybrid (attention and Mamba2) or attention")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
-	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache")
+	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache, 1 to 1024")
 }
+
+// maxBlockTokens bounds --block: caches grow with it.
+const maxBlockTokens = 1024
 
 // options checks the whole call before anything is started. corrupt is for decode groups.
 func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, error) {
@@ -40,16 +43,23 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 	if err != nil {
 		return dev.Options{}, &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
 	}
+	format, _ := cmd.Flags().GetString("log-format") // the root defines both
 	level := "warn"
 	if cmd.Flags().Changed("log-level") {
-		level, _ = cmd.Flags().GetString("log-level") // the root defines it
+		level, _ = cmd.Flags().GetString("log-level")
 	}
 	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
-		LogLevel: level, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
+		LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
 }
 
 // check asks the engine about each group.
 func (f *devFlags) check(groups []dev.Group, corrupt string) error {
+	if f.backend != dev.Backend {
+		return fmt.Errorf("%w: %q: this machine's backends are: %s", dev.ErrBackend, f.backend, dev.Backend)
+	}
+	if f.blockTokens < 1 || f.blockTokens > maxBlockTokens {
+		return fmt.Errorf("--block %d: want 1 to %d tokens", f.blockTokens, maxBlockTokens)
+	}
 	m, err := model.ByName(f.model, f.seed)
 	if err != nil {
 		return err
@@ -69,7 +79,7 @@ func (f *devFlags) check(groups []dev.Group, corrupt string) error {
 // progress says what is being waited for, with the time since the start.
 func progress(w io.Writer) func(string) {
 	began := time.Now()
-	return func(what string) { fmt.Fprintf(w, "%5.1f s  starting %s\n", time.Since(began).Seconds(), what) }
+	return func(what string) { fmt.Fprintf(w, "%5.1f s  %s\n", time.Since(began).Seconds(), what) }
 }
 
 func newDevCmd() *cobra.Command {

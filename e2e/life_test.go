@@ -328,7 +328,7 @@ func TestEndsWhileStarting(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, stage := range []string{"etcd", "sidecars", "engines", "rosters"} {
+	for _, stage := range []string{"starting etcd", "starting sidecars", "starting engines", "waiting for the groups"} {
 		for _, by := range []unix.Signal{unix.SIGINT, unix.SIGKILL} {
 			t.Run(fmt.Sprintf("%s %v", stage, by), func(t *testing.T) {
 				cmd := exec.CommandContext(bounded(t), binary, "dev", "--inference-shards=tp=2,role=prefill+tp=1,role=decode")
@@ -344,7 +344,7 @@ func TestEndsWhileStarting(t *testing.T) {
 				}
 				wr.Close()
 				lines := bufio.NewScanner(r)
-				for lines.Scan() && !strings.Contains(lines.Text(), "starting "+stage) {
+				for lines.Scan() && !strings.Contains(lines.Text(), stage) {
 				}
 				if err := cmd.Process.Signal(by); err != nil {
 					t.Error(err)

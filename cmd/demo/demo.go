@@ -33,6 +33,31 @@ type Options struct {
 	Deadline time.Duration // of one request
 }
 
+// Bounds of Options, beside front.MaxNew.
+const (
+	minDeadline = 100 * time.Millisecond
+	maxDeadline = 10 * time.Minute
+)
+
+// ErrOptions is a fault of Options; its text names the flag.
+var ErrOptions = errors.New("demo")
+
+// Check refuses what the demo cannot run with, before anything is started.
+func (o Options) Check() error {
+	has := func(role discovery.Role) bool {
+		return slices.ContainsFunc(o.Dev.Groups, func(g dev.Group) bool { return g.Role == role })
+	}
+	switch {
+	case !has(discovery.Prefill) || !has(discovery.Decode):
+		return fmt.Errorf("%w: --inference-shards: the demo needs a prefill and a decode group, such as tp=2,role=prefill+tp=1,role=decode", ErrOptions)
+	case o.MaxNew < 1 || o.MaxNew > front.MaxNew:
+		return fmt.Errorf("%w: --new %d: want 1 to %d", ErrOptions, o.MaxNew, front.MaxNew)
+	case o.Deadline < minDeadline || o.Deadline > maxDeadline:
+		return fmt.Errorf("%w: --deadline %v: want %v to %v", ErrOptions, o.Deadline, minDeadline, maxDeadline)
+	}
+	return nil
+}
+
 // row is what became of one request.
 type row struct {
 	src, dst    *dev.Running
@@ -42,7 +67,6 @@ type row struct {
 	got         []int32
 	want        []int32
 	moved       int64 // closed form
-	total       time.Duration
 	forwards    int32 // prompt tokens that the decode engine computed
 	blockTokens int32
 }
@@ -67,6 +91,10 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	if opt.Dev, err = opt.Dev.Defaults(); err != nil {
 		return err
 	}
+	if err := opt.Check(); err != nil {
+		return err
+	}
+	opt.Dev.Blocks = max(opt.Dev.Blocks, blocks(opt.Dev.BlockTokens, opt.MaxNew))
 	m, err := model.ByName(opt.Dev.Model, opt.Dev.Seed)
 	if err != nil {
 		return err
@@ -94,9 +122,6 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 			d.decode = append(d.decode, g)
 		}
 	}
-	if len(d.prefill) == 0 || len(d.decode) == 0 {
-		return fmt.Errorf("%w: the demo needs a prefill and a decode group", dev.ErrSpec)
-	}
 	c.Print(out)
 	fmt.Fprintf(out, "\nup in %.1f s\n\n", time.Since(began).Seconds())
 	rows, err := d.requests(ctx, out)
@@ -109,7 +134,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	if err := d.printPicture(out, rows[len(rows)-1]); err != nil {
 		return err
 	}
-	return d.verdict(out, rows, c)
+	return d.verdict(out, rows)
 }
 
 // requests moves the prompts one by one, each between the next pair of groups.
@@ -157,12 +182,22 @@ func (d *demo) watch(ctx context.Context, g *dev.Running) error {
 
 // request takes one prompt through prefill, hand-off and decode, and computes what
 // one engine says.
-func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan error) (r row, err error) {
+func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan error) (row, error) {
+	r, err := d.handOver(ctx, i, p, watchFailed)
+	if err != nil {
+		return r, err
+	}
+	r.moved = closedForm(d.model, r.suffix())
+	r.want, err = engine.Reference(ctx, engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens}, p.tokens, int(d.opt.MaxNew))
+	return r, err
+}
+
+// handOver takes one prompt through prefill, hand-off and decode within the deadline.
+func (d *demo) handOver(ctx context.Context, i int, p prompt, watchFailed <-chan error) (r row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.opt.Deadline)
 	defer cancel()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
 	r = row{prompt: p, src: src, dst: dst, label: label(i), blockTokens: d.opt.Dev.BlockTokens}
-	began := time.Now()
 	if _, err = generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil); err != nil {
 		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)
 	}
@@ -189,10 +224,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 	if err = <-adopted; err != nil {
 		return r, fmt.Errorf("decode on %s: %w", dst.Name, err)
 	}
-	r.total = time.Since(began)
-	r.moved = closedForm(d.model, r.suffix())
-	r.want, err = engine.Reference(ctx, engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens}, p.tokens, int(d.opt.MaxNew))
-	return r, err
+	return r, nil
 }
 
 func generate(ctx context.Context, g *dev.Running, req front.Request, got *[]int32) (front.Result, error) {

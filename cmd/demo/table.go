@@ -11,6 +11,10 @@ import (
 
 const columns = "%-4s %-14s %6s %4s %10s %7s  %6s %8s %6s %6s %6s %6s  %5s  %-8s %s\n"
 
+// minRated is the least number of bytes whose rate says anything: below, a move is
+// all start and end.
+const minRated = 1 << 20
+
 func printHeader(out io.Writer) {
 	fmt.Fprintf(out, "%51s%s\n", "", "milliseconds in each phase")
 	fmt.Fprintf(out, columns, "req", "prompt", "tokens", "new", "moved", "reused", "open", "reserve", "move", "check", "done", "admit", "GB/s", "backend", "tokens")
@@ -23,7 +27,7 @@ func printRow(out io.Writer, r row, backend string) {
 	}
 	p := r.imported.Phases
 	rate := "-"
-	if p.Move > 0 {
+	if p.Move > 0 && r.imported.Bytes >= minRated {
 		rate = fmt.Sprintf("%.2f", float64(r.imported.Bytes)/p.Move.Seconds()/1e9)
 	}
 	fmt.Fprintf(out, columns, r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
@@ -32,7 +36,7 @@ func printRow(out io.Writer, r row, backend string) {
 }
 
 // verdict prints what the run showed and makes it an error when it is bad.
-func (d *demo) verdict(out io.Writer, rows []row, c *dev.Cluster) error {
+func (d *demo) verdict(out io.Writer, rows []row) error {
 	bad, bytes, forwards := 0, int64(0), int32(0)
 	var wrong *row
 	for i, r := range rows {
@@ -45,12 +49,15 @@ func (d *demo) verdict(out io.Writer, rows []row, c *dev.Cluster) error {
 			wrong = &rows[i]
 		}
 	}
-	var cuts []string
-	for _, g := range c.Groups {
-		cuts = append(cuts, fmt.Sprintf("%s TP=%d", g.Name, g.TP))
+	names := func(groups []*dev.Running) string {
+		var cuts []string
+		for _, g := range groups {
+			cuts = append(cuts, fmt.Sprintf("%s TP=%d", g.Name, g.TP))
+		}
+		return strings.Join(cuts, ", ")
 	}
-	fmt.Fprintf(out, "\n%s, model %s: %d hand-offs, %s moved by the decode ranks' movers, %d prompt tokens computed again\n",
-		strings.Join(cuts, " → "), d.model.Name, len(rows), dev.Size(bytes), forwards)
+	fmt.Fprintf(out, "\n%s → %s, model %s: %d hand-offs, %s moved by the decode ranks' movers, %d prompt tokens computed again\n",
+		names(d.prefill), names(d.decode), d.model.Name, len(rows), dev.Size(bytes), forwards)
 	if wrong != nil {
 		return fmt.Errorf("%w: request %s moved %d bytes, its shapes say %d", ErrBytes, wrong.label, wrong.imported.Bytes, wrong.moved)
 	}

@@ -35,11 +35,18 @@ type Options struct {
 	Binary      string // baton itself
 	Stderr      io.Writer
 	LogLevel    string
+	LogFormat   string // text or json; "": text
 	Progress    func(what string)
 	// Engine attaches a rank's engine to its sidecar in dir; nil starts a reference
 	// engine as a process. Its owner ends it before Close.
 	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
 }
+
+// Backend is the one that moves bytes between the processes of one machine.
+const Backend = "shm"
+
+// ErrBackend reports a backend that is not here.
+var ErrBackend = errors.New("disagg-kv-transport-backend")
 
 // DefaultBlocks and DefaultSlots are each engine's capacity.
 const (
@@ -65,13 +72,16 @@ func (o Options) Defaults() (Options, error) {
 		o.Seed = 1
 	}
 	if o.Backend == "" {
-		o.Backend = "shm"
+		o.Backend = Backend
 	}
-	if o.Backend != "shm" {
-		return o, fmt.Errorf("disagg-kv-transport-backend: %q: this machine's backends are: shm", o.Backend)
+	if o.Backend != Backend {
+		return o, fmt.Errorf("%w: %q: this machine's backends are: %s", ErrBackend, o.Backend, Backend)
 	}
 	if o.LogLevel == "" {
 		o.LogLevel = "warn"
+	}
+	if o.LogFormat == "" {
+		o.LogFormat = "text"
 	}
 	if o.Stderr == nil {
 		o.Stderr = os.Stderr
@@ -160,7 +170,7 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 			c = nil
 		}
 	}()
-	opt.Progress("etcd and NATS")
+	opt.Progress("starting etcd and NATS")
 	if c.Servers, err = servers.Start(ctx, filepath.Join(dir, "srv")); err != nil {
 		return c, err
 	}
@@ -171,7 +181,7 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 	if err = c.groups(ctx); err != nil {
 		return c, err
 	}
-	opt.Progress("rosters")
+	opt.Progress("waiting for the groups to be complete")
 	return c, c.rosters(ctx)
 }
 
@@ -233,7 +243,7 @@ func (c *Cluster) groups(ctx context.Context) error {
 		}
 		c.Groups = append(c.Groups, r)
 	}
-	c.opt.Progress("sidecars and movers")
+	c.opt.Progress("starting sidecars and movers")
 	if err := c.eachRank(func(g *Running, n int, k *Rank) error {
 		if err := k.sidecar.AwaitReady(ctx, &k.Sidecar); err != nil {
 			return fmt.Errorf("sidecar %s/%d: %w", g.Name, n, err)
@@ -250,7 +260,7 @@ func (c *Cluster) groups(ctx context.Context) error {
 	if c.opt.Engine != nil {
 		return nil
 	}
-	c.opt.Progress("engines")
+	c.opt.Progress("starting engines")
 	return c.eachRank(func(g *Running, n int, k *Rank) error {
 		if err := k.engine.AwaitReady(ctx, &k.Engine); err != nil {
 			return fmt.Errorf("engine %s/%d: %w", g.Name, n, err)

@@ -24,6 +24,7 @@ type sidecarFile struct {
 	RunDir   string         `yaml:"run-dir"`
 	Metrics  string         `yaml:"metrics"`
 	LogLevel string         `yaml:"log-level"`
+	LogForm  string         `yaml:"log-format"`
 	Etcd     struct {
 		Endpoints []string `yaml:"endpoints"`
 	} `yaml:"etcd"`
@@ -43,7 +44,7 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 		return nil, err
 	}
 	f := sidecarFile{Cluster: cluster, Pool: pool, Group: g.Name, Rank: rank, Role: g.Role, Tenant: tenant,
-		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel}
+		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
 	f.TLS.CA = filepath.Join(c.Dir, "certs", "ca.pem")
 	f.TLS.Cert, f.TLS.Key = c.certFiles(g, rank)
@@ -66,7 +67,7 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 	args := []string{"engine", "--group", g.Name, "--instance", strconv.FormatUint(g.Instance, 16),
 		"--rank", strconv.Itoa(int(rank)), "--tp", strconv.Itoa(int(g.TP)), "--run-dir", runDir, "--rendezvous", meet,
 		"--model", o.Model, "--seed", strconv.FormatUint(o.Seed, 10), "--blocks", strconv.Itoa(int(o.Blocks)),
-		"--slots", strconv.Itoa(int(o.Slots)), "--block-tokens", strconv.Itoa(int(o.BlockTokens)), "--log-level", o.LogLevel}
+		"--slots", strconv.Itoa(int(o.Slots)), "--block-tokens", strconv.Itoa(int(o.BlockTokens)), "--log-level", o.LogLevel, "--log-format", o.LogFormat}
 	if rank == 0 {
 		args = append(args, "--front", filepath.Join(meet, "front.sock"))
 	}
