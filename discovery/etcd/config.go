@@ -59,7 +59,7 @@ func (c Config) Check() error {
 	for i, e := range c.Endpoints {
 		u, err := url.Parse(e)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || !hostPort(u.Host) || strings.Trim(u.Path, "/") != "" {
-			fault("endpoints[%d] %q: want http://host:port or https://host:port", i, e)
+			fault("endpoints[%d]: %q: want http://host:port or https://host:port", i, e)
 			continue
 		}
 		if u.Scheme == "https" {
@@ -70,22 +70,22 @@ func (c Config) Check() error {
 		fault("endpoints: some are https and some http: want all of one kind")
 	}
 	if secure == 0 && c.TLS.Set() {
-		fault("tls is given and the endpoints are http: want https endpoints, or no tls")
+		fault("tls: is given and the endpoints are http: want https endpoints, or no tls")
 	}
 	if err := c.TLS.Check(); err != nil {
-		fault("tls: %v", err)
+		fault("tls.%s", strings.TrimPrefix(err.Error(), tlsfile.ErrFile.Error()+": "))
 	}
 	if c.DialTimeout <= 0 || c.DialTimeout > time.Minute {
-		fault("dial-timeout %v: want more than 0 to 1m, such as %v", c.DialTimeout, DefaultDialTimeout)
+		fault("dial-timeout: %v: want more than 0 to 1m, such as %v", c.DialTimeout, DefaultDialTimeout)
 	}
 	if c.TTL < MinTTL || c.TTL > MaxTTL || c.TTL%time.Second != 0 {
-		fault("ttl %v: want whole seconds, %v to %v", c.TTL, MinTTL, MaxTTL)
+		fault("ttl: %v: want whole seconds, %v to %v", c.TTL, MinTTL, MaxTTL)
 	}
 	if (c.User == "") != (c.Password == "") {
-		fault("user and password go together: give both or neither")
+		fault("user: goes with password: give both or neither")
 	}
 	if c.Token != "" && c.User != "" {
-		fault("token and user are both given: want one way to sign in")
+		fault("token: user is given too: want one way to sign in")
 	}
 	return errors.Join(errs...)
 }

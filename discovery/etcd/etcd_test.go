@@ -89,6 +89,27 @@ func TestSuite(t *testing.T) {
 	})
 }
 
+// A holder whose process dies while another waits is replaced before its lease ends,
+// and the one that waits says once for whom.
+func TestWaitsForProcess(t *testing.T) {
+	if _, err := open(t, config(shared)).Register(t.Context(), record("waits", 0)); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	asked := 0
+	c := config(shared)
+	c.Log = slog.New(slog.NewTextHandler(&said, nil))
+	c.Alive = func(int32, uint64) bool { asked++; return asked < 3 }
+	next := record("waits", 0)
+	next.Incarnation, next.PID = 2, 2
+	if _, err := open(t, c).Register(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(said.String(), "rank is held by pid 1 on host host; waiting"); n != 1 || asked != 3 {
+		t.Errorf("said %d times, asked %d: %s", n, asked, &said)
+	}
+}
+
 func TestAbsent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -306,17 +327,17 @@ func TestConfigCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for field, breakIt := range map[string]func(*Config){
-		"endpoints: 0":     func(c *Config) { c.Endpoints = nil },
-		"endpoints[0]":     func(c *Config) { c.Endpoints = []string{"localhost:2379"} },
-		"endpoints[1]":     func(c *Config) { c.Endpoints = []string{"http://a:1", "http://a"} },
-		"one kind":         func(c *Config) { c.Endpoints = []string{"http://a:1", "https://a:1"} },
-		"dial-timeout":     func(c *Config) { c.DialTimeout = 0 },
-		"ttl 1.5s":         func(c *Config) { c.TTL = 1500 * time.Millisecond },
-		"ttl 0s":           func(c *Config) { c.TTL = 0 },
-		"tls is given":     func(c *Config) { c.TLS.CA = "ca.pem" },
-		"key is empty":     func(c *Config) { c.TLS.Cert = "c.pem" },
-		"user and passwor": func(c *Config) { c.User = "u" },
-		"token and user":   func(c *Config) { c.User, c.Password, c.Token = "u", "p", "t" },
+		"endpoints: 0":    func(c *Config) { c.Endpoints = nil },
+		"endpoints[0]":    func(c *Config) { c.Endpoints = []string{"localhost:2379"} },
+		"endpoints[1]":    func(c *Config) { c.Endpoints = []string{"http://a:1", "http://a"} },
+		"one kind":        func(c *Config) { c.Endpoints = []string{"http://a:1", "https://a:1"} },
+		"dial-timeout":    func(c *Config) { c.DialTimeout = 0 },
+		"ttl: 1.5s":       func(c *Config) { c.TTL = 1500 * time.Millisecond },
+		"ttl: 0s":         func(c *Config) { c.TTL = 0 },
+		"tls: is given":   func(c *Config) { c.TLS.CA = "ca.pem" },
+		"key is empty":    func(c *Config) { c.TLS.Cert = "c.pem" },
+		"user: goes with": func(c *Config) { c.User = "u" },
+		"token: user":     func(c *Config) { c.User, c.Password, c.Token = "u", "p", "t" },
 	} {
 		c := good
 		breakIt(&c)

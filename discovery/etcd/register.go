@@ -14,7 +14,8 @@ import (
 	"github.com/batonkv/baton/discovery"
 )
 
-// lookAgain is the pause between two looks at a key whose watch broke.
+// lookAgain is the pause between two looks at a key whose watch broke, or whose holder
+// lives: a process that dies changes no key.
 const lookAgain = time.Second
 
 // goodbye bounds the last word to an etcd that may be gone itself: a lease that is not
@@ -77,6 +78,7 @@ type registration struct {
 // revision of that. ErrTaken when ctx ends before.
 func (r *registration) claim(ctx context.Context, value string) (int64, error) {
 	cmp := clientv3.Compare(clientv3.CreateRevision(r.key), "=", 0)
+	var told uint64 // incarnation of the holder that the log names
 	for {
 		rev, held, err := r.tryPut(ctx, cmp, value)
 		if err != nil || rev != 0 {
@@ -90,6 +92,11 @@ func (r *registration) claim(ctx context.Context, value string) (int64, error) {
 		if bad == nil && r.record.Replaces(holder, r.registry.cfg.Alive) {
 			cmp = clientv3.Compare(clientv3.ModRevision(r.key), "=", held.ModRevision)
 			continue
+		}
+		if bad == nil && holder.Incarnation != told {
+			told = holder.Incarnation
+			r.registry.log.Warn(fmt.Sprintf("rank is held by pid %d on host %s; waiting", holder.PID, holder.Host),
+				"name", holder.Name(), "addr", holder.Addr, "here", holder.Host == r.record.Host)
 		}
 		if err := r.awaitChange(ctx, held.ModRevision); err == nil {
 			continue
@@ -125,9 +132,10 @@ func (r *registration) tryPut(ctx context.Context, cmp clientv3.Cmp, value strin
 	return 0, nil, nil
 }
 
-// awaitChange returns when the key changed after revision rev, or with an error.
+// awaitChange returns when the key changed after revision rev, when it is time to ask
+// again whether the holder's process lives, or with an error.
 func (r *registration) awaitChange(ctx context.Context, rev int64) error {
-	watch, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	watch, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), lookAgain)
 	defer cancel()
 	for resp := range r.registry.client.Watch(watch, r.key, clientv3.WithRev(rev+1)) {
 		if err := resp.Err(); err != nil {
@@ -139,6 +147,9 @@ func (r *registration) awaitChange(ctx context.Context, rev int64) error {
 		if len(resp.Events) > 0 {
 			return nil
 		}
+	}
+	if ctx.Err() == nil && watch.Err() != nil {
+		return nil
 	}
 	return r.registry.down("wait for "+r.key, context.Cause(ctx))
 }
