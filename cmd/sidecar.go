@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -204,17 +205,22 @@ func (p *parts) doors(ctx context.Context) (err error) {
 	}
 	p.onClose(p.fds.Close)
 	host, _ := hostID()
+	probes := health.NewServer() // of the port
 	p.peers, err = peer.Listen(peer.Config{Self: p.self, Host: host, Listen: c.Listen, Server: p.id.Server(p.known), Client: p.id.Client(p.known),
 		Limits: peer.Limits{Queue: int(c.Limits.Queue), Sessions: int(c.Limits.Peers)}, Log: p.log},
 		p.side.Peers(), func(s *grpc.Server) {
 			control.Register(s, p.side.Service(), nil)
-			grpc_health_v1.RegisterHealthServer(s, health.NewServer()) // for probes of the port
+			grpc_health_v1.RegisterHealthServer(s, probes)
 		})
 	if err != nil {
 		return err
 	}
 	p.onClose(func() error { return shortly(p.peers.Close) })
 	p.side.Serve(p.engines, p.peers, p.fds)
+	probing, enough := context.WithCancel(ctx)
+	var prober sync.WaitGroup
+	prober.Go(func() { p.probe(probing, probes) })
+	p.onClose(func() error { enough(); prober.Wait(); return nil })
 	if c.Metrics == "" {
 		return nil
 	}
@@ -225,6 +231,23 @@ func (p *parts) doors(ctx context.Context) (err error) {
 	}
 	p.onClose(func() error { stop(); return p.served.Wait() })
 	return nil
+}
+
+// probe keeps what gRPC probes hear within a second of what the sidecar says of itself.
+func (p *parts) probe(ctx context.Context, to *health.Server) {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for ctx.Err() == nil {
+		st := grpc_health_v1.HealthCheckResponse_SERVING
+		if p.side.Healthy() != nil {
+			st = grpc_health_v1.HealthCheckResponse_NOT_SERVING
+		}
+		to.SetServingStatus("", st)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // known takes the certificates of this cluster's sidecars, and of control planes.

@@ -162,13 +162,33 @@ func (s *Sidecar) notify(n machine.Notice) {
 
 // Healthy says why this sidecar cannot take work, nil when it can.
 func (s *Sidecar) Healthy() error {
-	var st control.Status
+	if err := s.unregistered(); err != nil {
+		return err
+	}
 	st, err := s.Service().Status(s.ctx)
 	switch {
 	case err != nil:
 		return err
 	case st.Instance == 0:
 		return errors.New("no engine is attached")
+	case !st.Ready:
+		return fmt.Errorf("group is not complete: %s", absent(st))
+	case st.MoverPID == 0:
+		return errors.New("mover is not running")
 	}
 	return nil
+}
+
+// absent names the ranks that a leader misses.
+func absent(st control.Status) string {
+	var missing []int32
+	for _, m := range st.Members {
+		if !m.Attached {
+			missing = append(missing, int32(m.Rank))
+		}
+	}
+	if len(missing) == 0 {
+		return "the leader has not said that every rank is here"
+	}
+	return fmt.Sprintf("of %d ranks, not here are %v", st.Ranks, missing)
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonkv/baton/discovery"
@@ -71,6 +72,10 @@ type Sidecar struct {
 	notices  *control.Log
 	host     string
 	mover    int32 // the last one that MoverRestarted told of; 0: none
+
+	fatal   chan error                       // ends Run; holds one
+	missing atomic.Pointer[string]           // why this sidecar is not registered; nil: it is
+	holder  atomic.Pointer[discovery.Record] // another process that discovery shows in its place
 }
 
 // stage is how far a Sidecar is on its way out.
@@ -91,13 +96,15 @@ func New(cfg Config) *Sidecar {
 	ctx, end := context.WithCancel(context.Background())
 	idle := make(chan struct{})
 	close(idle)
-	return &Sidecar{cfg: cfg, log: cfg.Log, machine: machine.New(cfg.Machine), epoch: time.Now(),
+	s := &Sidecar{cfg: cfg, log: cfg.Log, machine: machine.New(cfg.Machine), epoch: time.Now(),
 		inbox: make(chan func(), inboxSize), done: make(chan struct{}), maps: idle, ctx: ctx, end: end,
 		sessions: map[machine.Session]*engine.Session{}, numbers: map[*engine.Session]machine.Session{},
 		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]*peer.Session{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
 		calls: map[machine.Call]chan machine.Reply{}, adverts: make(chan machine.Advertise, 1),
-		notices: control.NewLog(0), host: cfg.Record.Host}
+		notices: control.NewLog(0), host: cfg.Record.Host, fatal: make(chan error, 1)}
+	s.standing("discovery has not answered, or another sidecar holds the rank")
+	return s
 }
 
 // Serve attaches the servers whose handlers this sidecar is. Before Run.
@@ -108,7 +115,7 @@ func (s *Sidecar) Serve(engines *engine.Server, peers *peer.Server, fds *fd.Serv
 	}
 }
 
-// Run steps the machine until ctx ends. Then open copies are asked to stop, and awaited
+// Run steps the machine until ctx ends, or discovery refuses the record. Then open copies are asked to stop, and awaited
 // for as long as grace lasts. Wait follows.
 func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
 	s.work.Go(func() { s.watch(s.ctx) })
@@ -123,6 +130,8 @@ func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
 			f()
 		case <-tick.C:
 			s.step(machine.Tick{})
+		case err := <-s.fatal:
+			return errors.Join(err, s.shutdown(grace))
 		case <-ctx.Done():
 			return s.shutdown(grace)
 		}

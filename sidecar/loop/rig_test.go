@@ -56,7 +56,8 @@ type side struct {
 	dir     string
 	backend *fault.Backend
 	peers   *peer.Server
-	stopped func() error // stops it and tells what Run said
+	stopped func() error  // stops it and tells what Run said
+	over    chan struct{} // closed when Run has ended
 	doors   func()
 	engine  *rank
 	pid     atomic.Int32 // of the mover
@@ -93,7 +94,11 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	s.Serve(engines, s.peers, fds)
 	ctx, end := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- s.Run(ctx, 50*time.Millisecond) }()
+	s.over = make(chan struct{})
+	go func() {
+		defer close(s.over)
+		ran <- s.Run(ctx, 50*time.Millisecond)
+	}()
 	s.stopped = sync.OnceValue(func() error { end(); return <-ran })
 	s.doors = sync.OnceFunc(func() {
 		shut, cancel := context.WithTimeout(context.Background(), 5*time.Second)
