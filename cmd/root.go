@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -149,6 +150,11 @@ func group(cmd *cobra.Command) {
 
 func flagError(cmd *cobra.Command, err error) error {
 	usage := &UsageError{Why: err.Error(), Hint: fmt.Sprintf("%s --help lists the flags", cmd.CommandPath())}
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		usage.Why = fmt.Sprintf("--%s: %s", bad.GetFlag().Name, wrongValue(bad))
+		return usage
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 		var known []string
@@ -163,6 +169,31 @@ func flagError(cmd *cobra.Command, err error) error {
 		usage.Why = fmt.Sprintf("unknown flag --%s for %q%s", name, cmd.CommandPath(), meant(name, known, "--"))
 	}
 	return usage
+}
+
+// wrongValue says what a flag wants, in words of ours where the value is a number, a
+// duration or a switch.
+func wrongValue(bad *pflag.InvalidValueError) string {
+	kind, got := bad.GetFlag().Value.Type(), bad.GetValue()
+	if len(got) > 64 {
+		got = got[:64] + "…"
+	}
+	var number *strconv.NumError
+	switch {
+	case errors.As(bad, &number) && errors.Is(number.Err, strconv.ErrRange):
+		return fmt.Sprintf("%q: too large for a number of type %s", got, kind)
+	case strings.HasPrefix(bad.Unwrap().Error(), strconv.Quote(got)):
+		return bad.Unwrap().Error() // a value of package config
+	case kind == "uint64":
+		return fmt.Sprintf("%q: want a whole number from 0", got)
+	case strings.HasPrefix(kind, "int"):
+		return fmt.Sprintf("%q: want a whole number", got)
+	case kind == "duration":
+		return fmt.Sprintf("%q: want a duration such as 30s", got)
+	case kind == "bool":
+		return fmt.Sprintf("%q: want true or false", got)
+	}
+	return bad.Unwrap().Error()
 }
 
 func meant(word string, known []string, prefix string) string {

@@ -27,7 +27,7 @@ func TestExecute(t *testing.T) {
 		{"verison", 2, "", []string{`baton: unknown command "verison" for "baton": did you mean "version"?`, "hint: "}},
 		{"zzzzzzzzz", 2, "", []string{`unknown command "zzzzzzzzz"`}},
 		{"version --log-levle info", 2, "", []string{`unknown flag --log-levle for "baton version": did you mean "--log-level"?`}},
-		{"version --log-level loud", 2, "", []string{`log-level "loud": want one of debug, info, warn, error`}},
+		{"version --log-level loud", 2, "", []string{`log-level: "loud": want one of debug, info, warn, error`}},
 		{"version --log-format jsno", 2, "", []string{`did you mean "json"?`}},
 		{"version please", 2, "", []string{`unexpected word "please"`}},
 		{"version -x", 2, "", []string{"unknown shorthand flag"}},

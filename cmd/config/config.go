@@ -8,13 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/discovery/etcd"
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/events/nats"
+	"github.com/batonkv/baton/sidecar/machine"
 )
 
 // Sidecar is the configuration of `baton sidecar`. A key's name is the yaml tag; keys
@@ -27,17 +30,17 @@ type Sidecar struct {
 	Role    discovery.Role `yaml:"role" help:"what the group does: prefill, decode or both"`
 	Tenant  string         `yaml:"tenant" help:"tenant: whose memory may be mapped directly"`
 
-	RunDir    string `yaml:"run-dir" help:"directory for sockets, made with mode 0700"`
+	RunDir    string `yaml:"run-dir" help:"absolute path of the directory for sockets, made with mode 0700"`
 	Listen    string `yaml:"listen" help:"host:port for peers and control planes; port 0 takes a free one"`
-	Advertise string `yaml:"advertise" help:"host:port that others dial (default: what listen bound)"`
+	Advertise string `yaml:"advertise" help:"host:port that others dial (default: what listen bound; needed where that is 0.0.0.0 or [::])"`
 	Metrics   string `yaml:"metrics" help:"host:port of /metrics and /healthz; empty serves none"`
 
 	Etcd etcd.Config `yaml:"etcd"`
 	NATS nats.Config `yaml:"nats"`
 	TLS  certs.Files `yaml:"tls"`
 
-	Lease    time.Duration `yaml:"lease" help:"how long source memory is held for a hand-off before it must be renewed"`
-	MaxHold  time.Duration `yaml:"max-hold" help:"how long source memory is held at most, whatever is renewed"`
+	Lease    time.Duration `yaml:"lease" help:"how long a hand-off is held for importers"`
+	MaxHold  time.Duration `yaml:"max-hold" help:"the most that an engine's own max_hold, or a pin without a lease, is held"`
 	Deadline time.Duration `yaml:"deadline" help:"how long an import may take when its request names no deadline"`
 	Limits   Limits        `yaml:"limits"`
 
@@ -47,23 +50,24 @@ type Sidecar struct {
 
 // Limits bound what others can make a sidecar hold.
 type Limits struct {
-	Imports    int32 `yaml:"imports" help:"imports that may wait or run at once"`
-	Exports    int32 `yaml:"exports" help:"hand-offs that may be held for importers at once"`
-	Tombstones int32 `yaml:"tombstones" help:"answers to finished attempts that are kept"`
-	Peers      int32 `yaml:"peers" help:"peer sessions that may be open at once"`
-	Queue      int32 `yaml:"queue" help:"messages that may wait for one session"`
+	Imports int32 `yaml:"imports" help:"imports that may wait or run at once"`
+	Exports int32 `yaml:"exports" help:"hand-offs that may be held for importers at once"`
+	Peers   int32 `yaml:"peers" help:"peer sessions that may be open at once"`
+	Queue   int32 `yaml:"queue" help:"messages that may wait for one session"`
 }
 
 // maxLimit bounds every limit.
 const maxLimit = 1 << 20
 
 // Default is a Sidecar that lacks its names, etcd's endpoints and the certificates.
+// Times and bounds are those of package machine.
 func Default() Sidecar {
+	m := machine.Config{}.Defaults()
 	return Sidecar{
 		Tenant: "default", Role: discovery.Both, RunDir: "/run/baton", Listen: "127.0.0.1:0",
 		Etcd: etcd.Default(), NATS: nats.Default(),
-		Lease: 30 * time.Second, MaxHold: 10 * time.Minute, Deadline: time.Minute,
-		Limits:   Limits{Imports: 1024, Exports: 1024, Tombstones: 4096, Peers: 1024, Queue: 1024},
+		Lease: m.Lease, MaxHold: m.MaxHold, Deadline: m.Deadline,
+		Limits:   Limits{Imports: int32(m.MaxImports), Exports: int32(m.MaxSources), Peers: 1024, Queue: 1024},
 		LogLevel: "info", LogFormat: "text",
 	}
 }
@@ -78,30 +82,41 @@ func (c Sidecar) Check() error {
 	if c.Listen == "" {
 		f.add("listen", "is empty: want host:port, such as 127.0.0.1:0")
 	}
-	if c.RunDir == "" {
+	if c.Advertise == "" && wildcard(c.Listen) {
+		f.add("advertise", "is empty and listen, %q, is every address of the host: name the host:port that others dial", c.Listen)
+	}
+	switch {
+	case c.RunDir == "":
 		f.add("run-dir", "is empty: name a directory for the sockets")
+	case !filepath.IsAbs(c.RunDir):
+		f.add("run-dir", "%q: want an absolute path, such as /run/baton", c.RunDir)
 	}
 	if len(c.RunDir) > maxRunDir {
 		f.add("run-dir", "%d bytes: a socket's path is at most 107, so want at most %d", len(c.RunDir), maxRunDir)
 	}
-	f.section("etcd", c.Etcd.Check())
-	f.section("nats", c.NATS.Check())
-	f.section("tls", c.TLS.Check())
+	f.section("etcd", etcd.ErrConfig, c.Etcd.Check())
+	f.section("nats", nats.ErrConfig, c.NATS.Check())
+	f.section("tls", certs.ErrCert, c.TLS.Check())
 	f.times(c)
 	for _, l := range []struct {
 		field string
 		n     int32
 	}{
 		{"limits.imports", c.Limits.Imports}, {"limits.exports", c.Limits.Exports},
-		{"limits.tombstones", c.Limits.Tombstones}, {"limits.peers", c.Limits.Peers}, {"limits.queue", c.Limits.Queue},
+		{"limits.peers", c.Limits.Peers}, {"limits.queue", c.Limits.Queue},
 	} {
 		if l.n < 1 || l.n > maxLimit {
 			f.add(l.field, "%d: want 1 to %d", l.n, maxLimit)
 		}
 	}
-	f.section("log", checkLog(c.LogLevel, c.LogFormat))
+	if err := checkLog(c.LogLevel, c.LogFormat); err != nil {
+		f = append(f, err)
+	}
 	return errors.Join(f...)
 }
+
+// maxRank is what sidecars agree to: a group has 1024 ranks at most.
+const maxRank = 1023
 
 // maxRunDir leaves room for "/engine.fd.sock" in the 107 bytes of a socket's path.
 const maxRunDir = 90
@@ -113,23 +128,27 @@ func (f *faults) add(field, format string, args ...any) {
 	*f = append(*f, fmt.Errorf("%w: %s: %s", ErrConfig, field, fmt.Sprintf(format, args...)))
 }
 
-// section takes over the faults that a section found in itself.
-func (f *faults) section(name string, err error) {
-	if err == nil {
+// section takes over the faults that a section found in itself, joined, each of which
+// begins with own: the section's name takes its place.
+func (f *faults) section(name string, own, err error) {
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
 		return
 	}
-	var many interface{ Unwrap() []error }
-	if errors.As(err, &many) {
-		for _, e := range many.Unwrap() {
-			if !errors.Is(e, ErrConfig) {
-				e = fmt.Errorf("%w: %s: %w", ErrConfig, name, e)
-			}
-			*f = append(*f, e)
-		}
-		return
+	for _, e := range many.Unwrap() {
+		text := strings.TrimPrefix(strings.TrimPrefix(e.Error(), own.Error()+": "), name+".")
+		*f = append(*f, &sectionError{fmt.Sprintf("%v: %s.%s", ErrConfig, name, text), e})
 	}
-	*f = append(*f, fmt.Errorf("%w: %s: %w", ErrConfig, name, err))
 }
+
+// sectionError is a section's fault in the words of the whole configuration.
+type sectionError struct {
+	text  string
+	cause error
+}
+
+func (e *sectionError) Error() string   { return e.text }
+func (e *sectionError) Unwrap() []error { return []error{ErrConfig, e.cause} }
 
 func (f *faults) names(c Sidecar) {
 	for _, n := range []struct{ field, value string }{
@@ -141,14 +160,24 @@ func (f *faults) names(c Sidecar) {
 			f.add(n.field, "%q: want 1 to 63 of a-z, 0-9 and -, not at the ends", n.value)
 		}
 	}
-	if c.Rank < 0 || c.Rank >= discovery.MaxRanks {
-		f.add("rank", "%d: want 0 to %d", c.Rank, discovery.MaxRanks-1)
+	if c.Rank < 0 || c.Rank > maxRank {
+		f.add("rank", "%d: want 0 to %d", c.Rank, maxRank)
 	}
 	switch c.Role {
 	case discovery.Prefill, discovery.Decode, discovery.Both:
 	default:
 		f.add("role", "%q: %s", c.Role, want(string(c.Role), []string{"prefill", "decode", "both"}))
 	}
+}
+
+// wildcard says whether addr is no one address that others could dial.
+func wildcard(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
 // addr checks host:port where it is given; port 0 is for those that are listened on.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/sidecar/machine"
+
 	"github.com/spf13/pflag"
 	"pgregory.net/rapid"
 )
@@ -70,7 +72,8 @@ func TestDecodeFaults(t *testing.T) {
 		{"something-else: 1", `unknown key "something-else"`},
 		{"a: 1\nrank: three", `line 2: rank: "three": want a whole number`},
 		{"rank: 1.5", "rank: "},
-		{"rank: 99999999999", "rank: "},
+		{"rank: 99999999999", `rank: "99999999999": want 0 to 1023`},
+		{"limits: {queue: 99999999999}", "want 1 to 1048576"},
 		{"lease: 30", `lease: "30": want a duration such as 30s`},
 		{"lease: [30s]", "lease: want one duration"},
 		{"cluster: {a: b}", "cluster: want one string"},
@@ -159,14 +162,14 @@ func TestCheckTellsEveryFault(t *testing.T) {
 	}
 	for _, want := range []string{
 		`cluster: "A"`, "pool: is empty: set --pool", "group: is empty", `did you mean "prefill"?`, `listen: "x": want host:port`,
-		"advertise: ", "metrics: ", "run-dir: is empty", "endpoints: 0 given", "ttl 1ms", "urls[0]", "tls.ca is empty",
-		"lease: 0s", "limits.imports: 0", `log-level "loud"`, "rank: -1",
+		"advertise: ", "metrics: ", "run-dir: is empty", "config: etcd.endpoints: 0 given", "config: etcd.ttl: 1ms", "config: nats.urls[0]", "config: tls.ca: is empty", "config: tls.key: is empty",
+		"lease: 0s", "limits.imports: 0", `log-level: "loud"`, "rank: -1",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q:\n%v", want, err)
 		}
 	}
-	if _, err := load(t, "", "--lease=1h"); err == nil || !strings.Contains(err.Error(), "max-hold: 10m0s is shorter") {
+	if _, err := load(t, "", "--lease=1h"); err == nil || !strings.Contains(err.Error(), "max-hold: 5m0s is shorter") {
 		t.Error(err)
 	}
 }
@@ -189,6 +192,40 @@ func TestKeys(t *testing.T) {
 	}
 	if !slices.Contains(sections, "etcd.tls") {
 		t.Errorf("%v", sections)
+	}
+}
+
+// The sidecar that nothing was said to is the machine's own.
+func TestDefaultsAreTheMachines(t *testing.T) {
+	c, m := Default(), machine.Config{}.Defaults()
+	if c.Lease != m.Lease || c.MaxHold != m.MaxHold || c.Deadline != m.Deadline ||
+		int(c.Limits.Imports) != m.MaxImports || int(c.Limits.Exports) != m.MaxSources {
+		t.Errorf("%+v\n%+v", c, m)
+	}
+	if c.Lease != 30*time.Second || c.MaxHold != 5*time.Minute || c.Deadline != 30*time.Second || c.Limits.Exports != 4096 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestCheckAddresses(t *testing.T) {
+	whole := []string{"--cluster=c", "--pool=p", "--group=g", "--etcd.endpoints=http://a:1", "--tls.ca=a", "--tls.cert=b", "--tls.key=c"}
+	for _, c := range []struct{ args, want string }{
+		{"--listen=0.0.0.0:7400", "advertise: is empty"},
+		{"--listen=[::]:7400", "advertise: is empty"},
+		{"--listen=:7400", "advertise: is empty"},
+		{"--listen=0.0.0.0:7400 --advertise=h:7400", ""},
+		{"--listen=10.0.0.1:0", ""},
+		{"--run-dir=run/baton", `run-dir: "run/baton": want an absolute path`},
+		{"--rank=1023", ""},
+		{"--rank=1024", "rank: 1024: want 0 to 1023"},
+	} {
+		_, err := load(t, "", append(slices.Clone(whole), strings.Fields(c.args)...)...)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v; want %q", c.args, err, c.want)
+		}
+		if err != nil && strings.Count(err.Error(), "config") != 1 {
+			t.Errorf("%s: stutters: %v", c.args, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -60,8 +61,11 @@ func (f *field) set(text string) error {
 		f.value.SetInt(int64(d))
 	case f.value.Kind() == reflect.Int32:
 		n, err := strconv.ParseInt(text, 10, 32)
+		if errors.Is(err, strconv.ErrRange) {
+			return fmt.Errorf("%q: want %s", clip(text), f.bounds())
+		}
 		if err != nil {
-			return fmt.Errorf("%q: want a whole number", text)
+			return fmt.Errorf("%q: want a whole number", clip(text))
 		}
 		f.value.SetInt(n)
 	case f.value.Kind() == reflect.String:
@@ -70,6 +74,14 @@ func (f *field) set(text string) error {
 		return fmt.Errorf("%q: a value of kind %s cannot be set", text, f.value.Kind())
 	}
 	return nil
+}
+
+// bounds are those that Check holds a number to.
+func (f *field) bounds() string {
+	if f.name == "rank" {
+		return fmt.Sprintf("0 to %d", maxRank)
+	}
+	return fmt.Sprintf("1 to %d", maxLimit)
 }
 
 func (f *field) list() bool { return f.value.Kind() == reflect.Slice }

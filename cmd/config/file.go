@@ -35,7 +35,7 @@ func Load(path string, flags *pflag.FlagSet, c *Sidecar) error {
 			continue
 		}
 		if err := k.Set(text); err != nil {
-			return fmt.Errorf("%w: --%s %w", ErrConfig, k.name, err)
+			return fmt.Errorf("%w: --%s: %w", ErrConfig, k.name, err)
 		}
 	}
 	return c.Check()

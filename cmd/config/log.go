@@ -22,7 +22,7 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	}
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("%w: log-level %q: %w", ErrConfig, level, err)
+		return nil, fmt.Errorf("%w: log-level: %q: %w", ErrConfig, level, err)
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	if format == "json" {
@@ -34,10 +34,10 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 func checkLog(level, format string) error {
 	var errs []error
 	if !slices.Contains(logLevels, level) {
-		errs = append(errs, fmt.Errorf("%w: log-level %q: %s", ErrConfig, level, want(level, logLevels)))
+		errs = append(errs, fmt.Errorf("%w: log-level: %q: %s", ErrConfig, level, want(level, logLevels)))
 	}
 	if !slices.Contains(logFormats, format) {
-		errs = append(errs, fmt.Errorf("%w: log-format %q: %s", ErrConfig, format, want(format, logFormats)))
+		errs = append(errs, fmt.Errorf("%w: log-format: %q: %s", ErrConfig, format, want(format, logFormats)))
 	}
 	return errors.Join(errs...)
 }

@@ -164,9 +164,9 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%+v %v", got, err)
 	}
 	for name, broken := range map[string]Files{
-		"tls.ca is empty":         {Cert: f.Cert, Key: f.Key},
-		"tls.cert is empty":       {CA: f.CA, Key: f.Key},
-		"tls.key is empty":        {CA: f.CA, Cert: f.Cert},
+		"tls.ca: is empty":        {Cert: f.Cert, Key: f.Key},
+		"tls.cert: is empty":      {CA: f.CA, Key: f.Key},
+		"tls.key: is empty":       {CA: f.CA, Cert: f.Cert},
 		"no such file":            {CA: f.CA + "x", Cert: f.Cert, Key: f.Key},
 		"no certificate in it":    {CA: f.Key, Cert: f.Cert, Key: f.Key},
 		"private key does not ma": {CA: f.CA, Cert: f.Cert, Key: filepath.Join(dir, CAKeyFile)},

@@ -117,6 +117,9 @@ func ReadCerts(path string) ([]*x509.Certificate, error) {
 	return out, nil
 }
 
+// ErrLife says that a certificate cannot hold as long as asked.
+var ErrLife = errors.New("certs: life")
+
 // Files is the tls section of a sidecar's configuration: all three, always.
 type Files struct {
 	CA   string `yaml:"ca" help:"PEM file of the cluster's CA"`
@@ -124,14 +127,15 @@ type Files struct {
 	Key  string `yaml:"key" help:"PEM file of the certificate's key"`
 }
 
-// Check says which file is not named.
+// Check says every file that is not named.
 func (f Files) Check() error {
+	var errs []error
 	for _, p := range []struct{ field, path string }{{"ca", f.CA}, {"cert", f.Cert}, {"key", f.Key}} {
 		if p.path == "" {
-			return fmt.Errorf("%w: tls.%s is empty: name a PEM file; baton certs makes one", ErrCert, p.field)
+			errs = append(errs, fmt.Errorf("%w: tls.%s: is empty: name a PEM file; baton certs makes one", ErrCert, p.field))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Load reads the files, as of at: a certificate that is not valid then is refused.
@@ -142,6 +146,11 @@ func (f Files) Load(at time.Time) (*Identified, error) {
 	roots, err := ReadCerts(f.CA)
 	if err != nil {
 		return nil, err
+	}
+	for _, c := range roots {
+		if !c.IsCA {
+			return nil, fmt.Errorf("%w: tls.ca: %s: %q is not a CA's: name the cluster's %s", ErrCert, f.CA, c.Subject, CAFile)
+		}
 	}
 	pair, err := tlsfile.Pair(f.Cert, f.Key)
 	if err != nil {

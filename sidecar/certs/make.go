@@ -70,19 +70,13 @@ func (ca *CA) Leaf(c LeafConfig) (*Pair, error) {
 	if err := c.Identity.Check(); err != nil {
 		return nil, err
 	}
-	if c.Life < 0 {
-		return nil, fmt.Errorf("%w: life %v: want more than 0", ErrCert, c.Life)
-	}
-	if c.Life == 0 {
-		c.Life = DefaultLife
+	end, err := ca.end(c)
+	if err != nil {
+		return nil, err
 	}
 	key, serial, err := fresh()
 	if err != nil {
 		return nil, err
-	}
-	end := c.At.Add(c.Life)
-	if end.After(ca.Cert.NotAfter) {
-		end = ca.Cert.NotAfter
 	}
 	cert, err := sign(&x509.Certificate{
 		SerialNumber: serial,
@@ -99,6 +93,27 @@ func (ca *CA) Leaf(c LeafConfig) (*Pair, error) {
 		return nil, err
 	}
 	return &Pair{Cert: cert, Key: key}, nil
+}
+
+// end is when the leaf ends: as asked, or after DefaultLife and with the CA at the latest.
+func (ca *CA) end(c LeafConfig) (time.Time, error) {
+	last := ca.Cert.NotAfter
+	end := c.At.Add(c.Life)
+	switch {
+	case c.Life < 0:
+		return end, fmt.Errorf("%w: %v: want more than 0", ErrLife, c.Life)
+	case !c.At.Before(last):
+		return end, fmt.Errorf("%w: the CA ended at %s: make a new one", ErrLife, last.UTC().Format(time.RFC3339))
+	case c.Life > 0 && end.After(last):
+		return end, fmt.Errorf("%w: %v: the CA itself ends at %s: want at most %v", ErrLife, c.Life,
+			last.UTC().Format(time.RFC3339), last.Sub(c.At).Truncate(time.Hour))
+	case c.Life > 0:
+		return end, nil
+	}
+	if end = c.At.Add(DefaultLife); end.After(last) {
+		end = last
+	}
+	return end, nil
 }
 
 func fresh() (*ecdsa.PrivateKey, *big.Int, error) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -63,16 +64,16 @@ func (c Config) Check() error {
 	for i, s := range c.URLs {
 		u, err := url.Parse(s)
 		if err != nil || (u.Scheme != "nats" && u.Scheme != "tls") || u.Hostname() == "" {
-			fault("urls[%d] %q: want nats://host:port or tls://host:port", i, s)
+			fault("urls[%d]: %q: want nats://host:port or tls://host:port", i, s)
 		} else if u.User != nil {
 			fault("urls[%d]: it holds a password: use user and password, token, nkey-seed or credentials", i)
 		}
 	}
 	if err := c.TLS.Check(); err != nil {
-		fault("tls: %v", err)
+		fault("tls.%s", strings.TrimPrefix(err.Error(), tlsfile.ErrFile.Error()+": "))
 	}
 	if (c.User == "") != (c.Password == "") {
-		fault("user and password go together: give both or neither")
+		fault("user: goes with password: give both or neither")
 	}
 	ways := 0
 	for _, s := range []string{c.User, c.Token, c.NKeySeed, c.Credentials} {
@@ -84,13 +85,13 @@ func (c Config) Check() error {
 		fault("user, token, nkey-seed and credentials: %d are given; want one way to sign in", ways)
 	}
 	if c.Queue < 1 || c.Queue > maxQueue {
-		fault("queue %d: want 1 to %d, such as %d", c.Queue, maxQueue, DefaultQueue)
+		fault("queue: %d: want 1 to %d, such as %d", c.Queue, maxQueue, DefaultQueue)
 	}
 	if c.Timeout <= 0 || c.Timeout > time.Minute {
-		fault("timeout %v: want more than 0 to 1m, such as %v", c.Timeout, DefaultTimeout)
+		fault("timeout: %v: want more than 0 to 1m, such as %v", c.Timeout, DefaultTimeout)
 	}
 	if c.ReconnectWait <= 0 || c.ReconnectWait > time.Minute {
-		fault("reconnect-wait %v: want more than 0 to 1m, such as %v", c.ReconnectWait, DefaultReconnectWait)
+		fault("reconnect-wait: %v: want more than 0 to 1m, such as %v", c.ReconnectWait, DefaultReconnectWait)
 	}
 	return errors.Join(errs...)
 }

@@ -316,10 +316,10 @@ func TestConfigCheck(t *testing.T) {
 		"urls[0]":         func(c *Config) { c.URLs = []string{"http://h:1"} },
 		"holds a passwor": func(c *Config) { c.URLs = []string{"nats://u:p@h:1"} },
 		"key is empty":    func(c *Config) { c.TLS.Cert = "c.pem" },
-		"user and passwo": func(c *Config) { c.User = "u" },
+		"user: goes wit":  func(c *Config) { c.User = "u" },
 		"one way":         func(c *Config) { c.Token, c.NKeySeed = "t", "f" },
-		"queue 0":         func(c *Config) { c.Queue = 0 },
-		"timeout 0s":      func(c *Config) { c.Timeout = 0 },
+		"queue: 0":        func(c *Config) { c.Queue = 0 },
+		"timeout: 0s":     func(c *Config) { c.Timeout = 0 },
 		"reconnect-wait":  func(c *Config) { c.ReconnectWait = 0 },
 	} {
 		c := config("nats://h:1")
