@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
@@ -26,14 +27,6 @@ type engineFlags struct {
 	blocks, slots, blockTokens                                 int32
 	seed                                                       uint64
 	poison, convBF16                                           bool
-}
-
-// engineReady is the line on descriptor 3.
-type engineReady struct {
-	PID     int    `json:"pid"`
-	Front   string `json:"front"`    // rank 0 alone
-	KVBytes int64  `json:"kv_bytes"` // of this rank's shard of the paged cache
-	State   int64  `json:"state_bytes"`
 }
 
 func newEngineCmd() *cobra.Command {
@@ -133,7 +126,7 @@ func (f *engineFlags) serve(ctx context.Context, cancel context.CancelFunc, r *e
 		defer os.Remove(f.front)
 	}
 	kv, state := r.Bytes()
-	if err := lifeline.Ready(engineReady{PID: os.Getpid(), Front: f.front, KVBytes: kv, State: state}); err != nil {
+	if err := lifeline.Ready(dev.EngineReady{PID: os.Getpid(), Front: f.front, KVBytes: kv, State: state}); err != nil {
 		return err
 	}
 	fronted := make(chan error, 1)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/discovery/etcd"
 	"github.com/batonkv/baton/lifeline"
@@ -86,6 +88,7 @@ type parts struct {
 	peers    *peer.Server
 	running  atomic.Pointer[loop.Sidecar] // what the mover's callbacks reach
 	closers  []func() error               // run in reverse
+	closing  atomic.Bool
 }
 
 // runSidecar runs until ctx ends or the parent does.
@@ -110,6 +113,7 @@ func runSidecar(ctx context.Context, c config.Sidecar, log *slog.Logger) (err er
 func (p *parts) onClose(f func() error) { p.closers = append(p.closers, f) }
 
 func (p *parts) close() error {
+	p.closing.Store(true)
 	var err error
 	for i := len(p.closers) - 1; i >= 0; i-- {
 		err = errors.Join(err, p.closers[i]())
@@ -120,8 +124,8 @@ func (p *parts) close() error {
 // outside opens what other processes are: certificates, discovery, events, metrics.
 func (p *parts) outside(ctx context.Context) (err error) {
 	c := p.cfg
-	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
-		return fmt.Errorf("run-dir: %w", err)
+	if err := runDir(c.RunDir); err != nil {
+		return err
 	}
 	if p.id, err = c.TLS.Load(time.Now()); err != nil {
 		return err
@@ -145,6 +149,25 @@ func (p *parts) outside(ctx context.Context) (err error) {
 	p.onClose(func() error { return shortly(p.pub.Close) })
 	p.metrics = metrics.New(c.Cluster, c.Pool, c.Group, strconv.Itoa(int(c.Rank)))
 	p.metrics.EventsDropped(p.pub.Dropped)
+	return nil
+}
+
+// runDir makes the directory, or takes one that is there, if it is this user's and
+// nobody else's: who can reach its sockets is the engine.
+func runDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: run-dir: %w", config.ErrConfig, err)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(dir, &st); err != nil {
+		return fmt.Errorf("%w: run-dir: %s: %w", config.ErrConfig, dir, err)
+	}
+	if int(st.Uid) != os.Getuid() {
+		return fmt.Errorf("%w: run-dir: %s is of user %d and this process of user %d: name another directory", config.ErrConfig, dir, st.Uid, os.Getuid())
+	}
+	if mode := st.Mode & 0o777; mode&0o077 != 0 {
+		return fmt.Errorf("%w: run-dir: %s has mode %04o: others could reach the engine: chmod 0700 it, or name another directory", config.ErrConfig, dir, mode)
+	}
 	return nil
 }
 
@@ -173,7 +196,7 @@ func (p *parts) inside(ctx context.Context) error {
 				s.MoverRestarted(int32(pid))
 			}
 		},
-		Exited: func(pid int, err error) { p.log.Debug("mover exited", "pid", pid, "err", err) }})
+		Exited: p.moverEnded})
 	if err != nil {
 		return err
 	}
@@ -191,6 +214,17 @@ func (p *parts) inside(ctx context.Context) error {
 		return errors.Join(err, p.side.Wait())
 	})
 	return p.doors(ctx)
+}
+
+// moverEnded tells of a mover that nobody told to end; pid 0 is one that did not start.
+func (p *parts) moverEnded(pid int, err error) {
+	switch {
+	case p.closing.Load():
+	case pid == 0:
+		p.log.Warn("mover did not start; it is tried again", "pid", pid, "err", err)
+	default:
+		p.log.Warn("mover ended; its copies fail and it is started again", "pid", pid, "err", err)
+	}
 }
 
 // doors opens the engine's sockets, the peers' port and the metrics.
@@ -283,17 +317,9 @@ func hostID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// sidecarReady is the line on descriptor 3.
-type sidecarReady struct {
-	Addr     string `json:"addr"`
-	Metrics  string `json:"metrics"`
-	Engine   string `json:"engine"` // directory of the engine sockets
-	PID      int    `json:"pid"`
-	MoverPID int    `json:"mover_pid"`
-}
-
-func (p *parts) ready() sidecarReady {
-	r := sidecarReady{Addr: p.peers.Addr(), Engine: p.cfg.RunDir, PID: os.Getpid(), MoverPID: p.mover.PID()}
+// ready is the line on descriptor 3.
+func (p *parts) ready() dev.SidecarReady {
+	r := dev.SidecarReady{Addr: p.peers.Addr(), Engine: p.cfg.RunDir, PID: os.Getpid(), MoverPID: p.mover.PID()}
 	if p.served != nil {
 		r.Metrics = p.served.Addr()
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/batonkv/baton/discovery/etcd"
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/events/nats"
-	"github.com/batonkv/baton/sidecar/machine"
 )
 
 // Sidecar is the configuration of `baton sidecar`. A key's name is the yaml tag; keys
@@ -60,14 +59,13 @@ type Limits struct {
 const maxLimit = 1 << 20
 
 // Default is a Sidecar that lacks its names, etcd's endpoints and the certificates.
-// Times and bounds are those of package machine.
+// Times and bounds are those of package machine, which a test compares.
 func Default() Sidecar {
-	m := machine.Config{}.Defaults()
 	return Sidecar{
 		Tenant: "default", Role: discovery.Both, RunDir: "/run/baton", Listen: "127.0.0.1:0",
 		Etcd: etcd.Default(), NATS: nats.Default(),
-		Lease: m.Lease, MaxHold: m.MaxHold, Deadline: m.Deadline,
-		Limits:   Limits{Imports: int32(m.MaxImports), Exports: int32(m.MaxSources), Peers: 1024, Queue: 1024},
+		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
+		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
 		LogLevel: "info", LogFormat: "text",
 	}
 }
