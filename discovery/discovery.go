@@ -48,8 +48,8 @@ type Record struct {
 	Addr                 string // host:port of the sidecar's peer and control services
 	Geometry             string // digest of the group's geometry, hex
 	Transports           []string
-	FreeBlocks           int32 // capacity class: rounded down to a power of two
-	FreeSlots            int32
+	CapacityBlocks       int32 // class of what the engine has, free or not: rounded down to a power of two
+	CapacitySlots        int32
 }
 
 // Name is the identity that outlives a process: cluster, pool, group and rank.

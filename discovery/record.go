@@ -26,7 +26,7 @@ const Root = "/baton/v1/"
 // Key is where the record is kept: /baton/v1/<cluster>/<pool>/<group>/<rank>.
 func (r Record) Key() string { return Root + r.Name() }
 
-// Class rounds a count of free blocks or slots down to a power of two, so that a
+// Class rounds a count of blocks or slots down to a power of two, so that a
 // record changes seldom; what is not positive is 0.
 func Class(n int32) int32 {
 	if n <= 0 {
@@ -59,10 +59,10 @@ func (r Record) Check() error {
 		return bad("host %q: want 1 to %d printable bytes, equal on one host only", clip(r.Host), MaxHost)
 	case r.PID <= 0:
 		return bad("pid %d: want the sidecar's process id", r.PID)
-	case r.FreeBlocks != Class(r.FreeBlocks):
-		return bad("free_blocks %d: want 0 or a power of two; round down with Class", r.FreeBlocks)
-	case r.FreeSlots != Class(r.FreeSlots):
-		return bad("free_slots %d: want 0 or a power of two; round down with Class", r.FreeSlots)
+	case r.CapacityBlocks != Class(r.CapacityBlocks):
+		return bad("capacity_blocks %d: want 0 or a power of two; round down with Class", r.CapacityBlocks)
+	case r.CapacitySlots != Class(r.CapacitySlots):
+		return bad("capacity_slots %d: want 0 or a power of two; round down with Class", r.CapacitySlots)
 	}
 	if err := checkAddr(r.Addr); err != nil {
 		return err
@@ -136,23 +136,23 @@ func printable(s string) bool {
 // wire is a record as JSON. The 64-bit numbers are decimal strings, which readers in
 // every language keep whole. Fields are only ever added.
 type wire struct {
-	Cluster     string   `json:"cluster"`
-	Pool        string   `json:"pool"`
-	Group       string   `json:"group"`
-	Rank        int32    `json:"rank"`
-	Incarnation uint64   `json:"incarnation,string"`
-	Instance    uint64   `json:"instance,string"`
-	Ranks       int32    `json:"ranks"`
-	Role        Role     `json:"role"`
-	Tenant      string   `json:"tenant"`
-	Host        string   `json:"host"`
-	PID         int32    `json:"pid"`
-	Started     uint64   `json:"started,string"`
-	Addr        string   `json:"addr"`
-	Geometry    string   `json:"geometry,omitempty"`
-	Transports  []string `json:"transports,omitempty"`
-	FreeBlocks  int32    `json:"free_blocks"`
-	FreeSlots   int32    `json:"free_slots"`
+	Cluster        string   `json:"cluster"`
+	Pool           string   `json:"pool"`
+	Group          string   `json:"group"`
+	Rank           int32    `json:"rank"`
+	Incarnation    uint64   `json:"incarnation,string"`
+	Instance       uint64   `json:"instance,string"`
+	Ranks          int32    `json:"ranks"`
+	Role           Role     `json:"role"`
+	Tenant         string   `json:"tenant"`
+	Host           string   `json:"host"`
+	PID            int32    `json:"pid"`
+	Started        uint64   `json:"started,string"`
+	Addr           string   `json:"addr"`
+	Geometry       string   `json:"geometry,omitempty"`
+	Transports     []string `json:"transports,omitempty"`
+	CapacityBlocks int32    `json:"capacity_blocks"`
+	CapacitySlots  int32    `json:"capacity_slots"`
 }
 
 // EncodeRecord checks r and gives its bytes, at most MaxRecord.

@@ -18,7 +18,7 @@ func sample() Record {
 	return Record{
 		Cluster: "prod", Pool: "llama-70b", Group: "prefill-0", Rank: 1, Incarnation: math.MaxUint64,
 		Instance: 7, Ranks: 2, Role: Prefill, Tenant: "team-a", Host: "0c5e-boot", PID: 4711, Started: 123456,
-		Addr: "10.0.0.1:7400", Geometry: "00ff", Transports: []string{"shm", "tcp"}, FreeBlocks: 1024, FreeSlots: 8,
+		Addr: "10.0.0.1:7400", Geometry: "00ff", Transports: []string{"shm", "tcp"}, CapacityBlocks: 1024, CapacitySlots: 8,
 	}
 }
 
@@ -29,7 +29,7 @@ func full() Record {
 		Cluster: name, Pool: name, Group: name, Rank: MaxRanks - 1, Incarnation: math.MaxUint64,
 		Instance: math.MaxUint64, Ranks: MaxRanks, Role: Prefill, Tenant: name, Host: strings.Repeat("h", MaxHost),
 		PID: math.MaxInt32, Started: math.MaxUint64, Addr: strings.Repeat("a", MaxAddr-6) + ":65535",
-		Geometry: strings.Repeat("f", MaxGeometry), FreeBlocks: 1 << 30, FreeSlots: 1 << 30,
+		Geometry: strings.Repeat("f", MaxGeometry), CapacityBlocks: 1 << 30, CapacitySlots: 1 << 30,
 	}
 	for range MaxTransports {
 		r.Transports = append(r.Transports, strings.Repeat("t", MaxTransport))
@@ -68,28 +68,28 @@ func TestRecordFits(t *testing.T) {
 
 func TestRecordCheck(t *testing.T) {
 	for field, breakIt := range map[string]func(*Record){
-		"cluster ":       func(r *Record) { r.Cluster = "Prod" },
-		"pool ":          func(r *Record) { r.Pool = "a/b" },
-		"group ":         func(r *Record) { r.Group = "" },
-		"tenant ":        func(r *Record) { r.Tenant = "-a" },
-		"rank -1":        func(r *Record) { r.Rank = -1 },
-		"rank 2":         func(r *Record) { r.Rank = 2 },
-		"ranks ":         func(r *Record) { r.Ranks = MaxRanks + 1 },
-		"incarnation":    func(r *Record) { r.Incarnation = 0 },
-		"role ":          func(r *Record) { r.Role = "prefil" },
-		"host ":          func(r *Record) { r.Host = "a b" },
-		"pid ":           func(r *Record) { r.PID = 0 },
-		"addr ":          func(r *Record) { r.Addr = "10.0.0.1" },
-		`addr "0.0.0.0`:  func(r *Record) { r.Addr = "0.0.0.0:1" },
-		`addr "[::]:1"`:  func(r *Record) { r.Addr = "[::]:1" },
-		`addr ":7400"`:   func(r *Record) { r.Addr = ":7400" },
-		`addr "h:0"`:     func(r *Record) { r.Addr = "h:0" },
-		"addr of":        func(r *Record) { r.Addr = strings.Repeat("a", 300) + ":1" },
-		"geometry ":      func(r *Record) { r.Geometry = "xyz0" },
-		"transports: 17": func(r *Record) { r.Transports = slices.Repeat([]string{"a"}, 17) },
-		"transports[0]":  func(r *Record) { r.Transports = []string{"a b"} },
-		"free_blocks ":   func(r *Record) { r.FreeBlocks = 1000 },
-		"free_slots ":    func(r *Record) { r.FreeSlots = -1 },
+		"cluster ":         func(r *Record) { r.Cluster = "Prod" },
+		"pool ":            func(r *Record) { r.Pool = "a/b" },
+		"group ":           func(r *Record) { r.Group = "" },
+		"tenant ":          func(r *Record) { r.Tenant = "-a" },
+		"rank -1":          func(r *Record) { r.Rank = -1 },
+		"rank 2":           func(r *Record) { r.Rank = 2 },
+		"ranks ":           func(r *Record) { r.Ranks = MaxRanks + 1 },
+		"incarnation":      func(r *Record) { r.Incarnation = 0 },
+		"role ":            func(r *Record) { r.Role = "prefil" },
+		"host ":            func(r *Record) { r.Host = "a b" },
+		"pid ":             func(r *Record) { r.PID = 0 },
+		"addr ":            func(r *Record) { r.Addr = "10.0.0.1" },
+		`addr "0.0.0.0`:    func(r *Record) { r.Addr = "0.0.0.0:1" },
+		`addr "[::]:1"`:    func(r *Record) { r.Addr = "[::]:1" },
+		`addr ":7400"`:     func(r *Record) { r.Addr = ":7400" },
+		`addr "h:0"`:       func(r *Record) { r.Addr = "h:0" },
+		"addr of":          func(r *Record) { r.Addr = strings.Repeat("a", 300) + ":1" },
+		"geometry ":        func(r *Record) { r.Geometry = "xyz0" },
+		"transports: 17":   func(r *Record) { r.Transports = slices.Repeat([]string{"a"}, 17) },
+		"transports[0]":    func(r *Record) { r.Transports = []string{"a b"} },
+		"capacity_blocks ": func(r *Record) { r.CapacityBlocks = 1000 },
+		"capacity_slots ":  func(r *Record) { r.CapacitySlots = -1 },
 	} {
 		r := sample()
 		breakIt(&r)

@@ -172,7 +172,7 @@ func update(t *testing.T, w World, cluster string) {
 	g := w.Open(t, always(true))
 	r := record(cluster, 3, 1)
 	reg := must(t, g, r)
-	r.Instance, r.Ranks, r.Geometry, r.FreeBlocks = 99, 4, "abcd", 512
+	r.Instance, r.Ranks, r.Geometry, r.CapacityBlocks = 99, 4, "abcd", 512
 	if err := reg.Update(patient(t), r); err != nil {
 		t.Fatal(err)
 	}

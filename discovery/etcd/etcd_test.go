@@ -203,12 +203,12 @@ func TestServerReturns(t *testing.T) {
 	defer e.Stop()
 	defer g.Close()
 	r := record("back", 0)
-	r.FreeBlocks = 8
+	r.CapacityBlocks = 8
 	if err := reg.Update(t.Context(), r); err != nil {
 		t.Fatalf("update after the return: %v", err)
 	}
 	for s, err := range g.Watch(t.Context(), discovery.Scope{Cluster: "back"}) {
-		if err != nil || len(s.Records) != 1 || s.Records[0].FreeBlocks != 8 {
+		if err != nil || len(s.Records) != 1 || s.Records[0].CapacityBlocks != 8 {
 			t.Errorf("%v %+v", err, s)
 		}
 		break

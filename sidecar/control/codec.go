@@ -60,8 +60,7 @@ func EncodeStatus(s Status) (*controlv1.StatusResponse, error) {
 		return nil, over("status.counters", len(s.Counters), maxCounters)
 	}
 	p := &controlv1.StatusResponse{Self: self, Instance: uint64(s.Instance), Ranks: s.Ranks, Ready: s.Ready,
-		Capacity: codec.ToCapacity(s.Capacity), FreeBlocks: s.FreeBlocks, FreeSlots: s.FreeSlots,
-		MoverPid: s.MoverPID, Counters: s.Counters}
+		Capacity: codec.ToCapacity(s.Capacity), MoverPid: s.MoverPID, Counters: s.Counters}
 	for _, m := range s.Members {
 		member, err := codec.ToMember(m.Member)
 		if err != nil {
@@ -89,7 +88,7 @@ func DecodeStatus(p *controlv1.StatusResponse) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Self: self, Instance: handoff.Instance(p.GetInstance()), Ranks: p.GetRanks(), Ready: p.GetReady(),
-		Capacity: capacity, FreeBlocks: p.GetFreeBlocks(), FreeSlots: p.GetFreeSlots(), MoverPID: p.GetMoverPid()}
+		Capacity: capacity, MoverPID: p.GetMoverPid()}
 	if len(p.GetCounters()) > 0 {
 		s.Counters = p.GetCounters()
 	}
@@ -132,8 +131,8 @@ func DecodeNotice(p *controlv1.WatchResponse) (Notice, error) {
 	if err != nil {
 		return Notice{}, err
 	}
-	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Failed) {
-		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Failed)
+	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Announced) {
+		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Announced)
 	}
 	phases, err := codec.FromPhases(p.GetPhases())
 	if err != nil {

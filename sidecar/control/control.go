@@ -86,33 +86,32 @@ type MemberStatus struct {
 
 // Status is one sidecar.
 type Status struct {
-	Self       handoff.Member
-	Instance   handoff.Instance // of the attached engine; 0 before
-	Ranks      int32            // size of the group; 0 before an engine attached
-	Ready      bool             // every rank is attached
-	Members    []MemberStatus   // by rank
-	Capacity   handoff.Capacity
-	FreeBlocks int32 // for imports
-	FreeSlots  int32
-	MoverPID   int32             // 0: none runs
-	Counters   map[string]uint64 // by name; they only grow
+	Self     handoff.Member
+	Instance handoff.Instance // of the attached engine; 0 before
+	Ranks    int32            // size of the group; 0 before an engine attached
+	Ready    bool             // every rank is attached
+	Members  []MemberStatus   // by rank
+	Capacity handoff.Capacity
+	MoverPID int32             // 0: none runs
+	Counters map[string]uint64 // by name; they only grow
 }
 
 // Kind is what a Notice tells.
 type Kind uint8
 
 const (
-	Gap      Kind = iota + 1 // notices up to Seq were lost, Lost of them
-	Ready                    // every rank of the group is attached
-	NotReady                 // a rank was lost
-	Exported                 // Label was exported; Manifest is set
-	Over                     // an exported hand-off is over
-	Imported                 // Label was admitted; Bytes, Cached, Phases
-	Failed                   // Label's import failed; Err, SourceSafe
+	Gap       Kind = iota + 1 // notices up to Seq were lost, Lost of them
+	Ready                     // every rank of the group is attached
+	NotReady                  // a rank was lost
+	Exported                  // Label was exported; Manifest is set
+	Over                      // an exported hand-off is over
+	Imported                  // Label was admitted; Bytes, Cached, Phases
+	Failed                    // Label's import failed; Err, SourceSafe
+	Announced                 // Label will be exported; Manifest names the hand-off, and an import of it waits
 )
 
 var kindNames = [...]string{Gap: "gap", Ready: "ready", NotReady: "not-ready", Exported: "exported",
-	Over: "over", Imported: "imported", Failed: "failed"}
+	Over: "over", Imported: "imported", Failed: "failed", Announced: "announced"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && k > 0 {
@@ -127,7 +126,7 @@ type Notice struct {
 	Kind       Kind
 	Label      string
 	ID         handoff.ID
-	Manifest   *handoff.Manifest // Exported only
+	Manifest   *handoff.Manifest // Announced: without what Export brings; Exported
 	Bytes      int64             // moved, all ranks
 	Cached     int32             // tokens found in the decode cache
 	Phases     handoff.Phases

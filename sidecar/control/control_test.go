@@ -133,7 +133,7 @@ func TestCalls(t *testing.T) {
 	self := handoff.Member{Group: "g", Rank: 1, Incarnation: 8}
 	w.status = control.Status{Self: self, Instance: 4, Ranks: 2, Ready: true,
 		Members:  []control.MemberStatus{{Member: self, PID: 12, Addr: "h:1", Attached: true}},
-		Capacity: handoff.Capacity{Blocks: 5, Slots: 6, BlockTokens: 16}, FreeBlocks: 3, FreeSlots: 2, MoverPID: 99,
+		Capacity: handoff.Capacity{Blocks: 5, Slots: 6, BlockTokens: 16}, MoverPID: 99,
 		Counters: map[string]uint64{"sent.Open": 1}}
 	if got, err := c.Status(ctx); err != nil || !reflect.DeepEqual(got, w.status) {
 		t.Errorf("status: %+v, %v", got, err)
@@ -217,6 +217,7 @@ func TestWatch(t *testing.T) {
 		{Seq: 2, Kind: control.Exported, Label: "r1", ID: id, Manifest: &manifest},
 		{Seq: 3, Kind: control.Imported, Label: "r2", ID: id, Bytes: 10, Cached: 4, Phases: handoff.Phases{Move: 3}},
 		{Seq: 4, Kind: control.Failed, Label: "r3", ID: id, SourceSafe: true},
+		{Seq: 5, Kind: control.Announced, Label: "r4", ID: id, Manifest: &handoff.Manifest{ID: id, Key: handoff.Key{7}, Label: "r4"}},
 	}
 	for _, n := range want[:2] {
 		w.Append(n)
@@ -229,8 +230,9 @@ func TestWatch(t *testing.T) {
 		if got = append(got, n); len(got) == 2 {
 			w.Append(want[2]) // while it watches
 			w.Append(want[3])
+			w.Append(want[4])
 		}
-		if len(got) == 4 {
+		if len(got) == len(want) {
 			break
 		}
 	}

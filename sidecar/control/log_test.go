@@ -81,7 +81,7 @@ func TestSlowWatcherMissesAndHears(t *testing.T) {
 }
 
 func FuzzNotice(f *testing.F) {
-	for k := Gap; k <= Failed; k++ {
+	for k := Gap; k <= Announced; k++ {
 		p, err := EncodeNotice(Notice{Kind: k, Seq: 4, Label: "r"})
 		if err != nil {
 			f.Fatal(err)

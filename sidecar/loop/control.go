@@ -148,6 +148,7 @@ func (v Service) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notic
 var kinds = map[machine.NoticeKind]control.Kind{
 	machine.NoticeReady: control.Ready, machine.NoticeLost: control.NotReady, machine.NoticeExported: control.Exported,
 	machine.NoticeReleased: control.Over, machine.NoticeImported: control.Imported, machine.NoticeFailed: control.Failed,
+	machine.NoticeAnnounced: control.Announced,
 }
 
 // notify keeps a notice for watchers.

@@ -140,7 +140,7 @@ func (s *Sidecar) keep(ctx context.Context, reg discovery.Registration, rec *dis
 		case a := <-s.adverts:
 			again.Stop()
 			rec.Instance, rec.Ranks, rec.Geometry = uint64(a.Instance), a.Ranks, a.Geometry
-			rec.FreeBlocks, rec.FreeSlots = discovery.Class(a.FreeBlocks), discovery.Class(a.FreeSlots)
+			rec.CapacityBlocks, rec.CapacitySlots = discovery.Class(a.CapacityBlocks), discovery.Class(a.CapacitySlots)
 		case <-again.C:
 		}
 		err := reg.Update(ctx, *rec)

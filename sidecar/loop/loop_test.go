@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -82,6 +83,41 @@ func TestMoverRestarts(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// An announced hand-off can be imported at once: the import waits for the export.
+func TestAnnounce(t *testing.T) {
+	r := cluster(t, nil)
+	check(t, r.sides["p/0"].engine.Send(handoff.Announce{Label: "r1"}))
+	n := r.notice("p", 0, control.Announced, "r1")
+	if n.Manifest == nil || n.Manifest.ID != n.ID || n.ID.Group != "p" || n.Manifest.Key == (handoff.Key{}) {
+		t.Fatalf("%+v", n)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.sides["d/0"].Service().Import(t.Context(), handoff.Import{Manifest: *n.Manifest, Tokens: make([]int32, 20)})
+		ended <- err
+	}()
+	for { // the import waits at the source
+		if info, err := r.sides["d/0"].Service().Get(t.Context(), n.ID); err == nil && info.Phase == control.Opening {
+			break
+		}
+		runtime.Gosched()
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("ended before the export: %v", err)
+	default:
+	}
+	if man := r.export("p", "r1", 20); man.ID != n.ID || man.Key != n.Manifest.Key {
+		t.Errorf("announced %v, exported %v", n.ID, man.ID)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if !r.same("d", "r1", 20) {
+		t.Error("other bytes arrived")
 	}
 }
 

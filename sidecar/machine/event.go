@@ -163,13 +163,13 @@ type (
 	Notify struct{ Notice Notice }
 	// Publish tells everybody; the driver adds the time, the publisher the sequence.
 	Publish struct{ Event events.Event }
-	// Advertise changes what discovery says of this sidecar.
+	// Advertise changes what discovery says of this sidecar; capacity is the engine's, free or not.
 	Advertise struct {
-		Instance   handoff.Instance
-		Ranks      int32
-		Geometry   string
-		FreeBlocks int32
-		FreeSlots  int32
+		Instance       handoff.Instance
+		Ranks          int32
+		Geometry       string
+		CapacityBlocks int32
+		CapacitySlots  int32
 	}
 	// Refuse counts a message that was not acted on, and why.
 	Refuse struct {

@@ -150,7 +150,7 @@ func (m *Machine) advertise() {
 	r := m.lead.roster
 	c := m.engine.attach.Capacity
 	m.do(Advertise{Instance: r.Instance, Ranks: int32(len(r.Members)), Geometry: geometryDigest(r.Geometry).String(),
-		FreeBlocks: c.Blocks, FreeSlots: c.Slots})
+		CapacityBlocks: c.Blocks, CapacitySlots: c.Slots})
 }
 
 // decision is the leader's word at one rank: the sidecar's part first, so that a

@@ -164,6 +164,8 @@ const (
 	NoticeKind_NOTICE_KIND_ENDED    NoticeKind = 5
 	NoticeKind_NOTICE_KIND_IMPORTED NoticeKind = 6
 	NoticeKind_NOTICE_KIND_FAILED   NoticeKind = 7
+	// label will be exported; manifest names the hand-off, and an import of it waits.
+	NoticeKind_NOTICE_KIND_ANNOUNCED NoticeKind = 8
 )
 
 // Enum value maps for NoticeKind.
@@ -177,6 +179,7 @@ var (
 		5: "NOTICE_KIND_ENDED",
 		6: "NOTICE_KIND_IMPORTED",
 		7: "NOTICE_KIND_FAILED",
+		8: "NOTICE_KIND_ANNOUNCED",
 	}
 	NoticeKind_value = map[string]int32{
 		"NOTICE_KIND_UNSPECIFIED": 0,
@@ -187,6 +190,7 @@ var (
 		"NOTICE_KIND_ENDED":       5,
 		"NOTICE_KIND_IMPORTED":    6,
 		"NOTICE_KIND_FAILED":      7,
+		"NOTICE_KIND_ANNOUNCED":   8,
 	}
 )
 
@@ -746,9 +750,6 @@ type StatusResponse struct {
 	// By rank.
 	Members  []*MemberStatus `protobuf:"bytes,5,rep,name=members,proto3" json:"members,omitempty"`
 	Capacity *v1.Capacity    `protobuf:"bytes,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// Free for imports.
-	FreeBlocks int32 `protobuf:"varint,7,opt,name=free_blocks,json=freeBlocks,proto3" json:"free_blocks,omitempty"`
-	FreeSlots  int32 `protobuf:"varint,8,opt,name=free_slots,json=freeSlots,proto3" json:"free_slots,omitempty"`
 	// 0: none runs.
 	MoverPid int32 `protobuf:"varint,9,opt,name=mover_pid,json=moverPid,proto3" json:"mover_pid,omitempty"`
 	// By name; they only grow.
@@ -827,20 +828,6 @@ func (x *StatusResponse) GetCapacity() *v1.Capacity {
 		return x.Capacity
 	}
 	return nil
-}
-
-func (x *StatusResponse) GetFreeBlocks() int32 {
-	if x != nil {
-		return x.FreeBlocks
-	}
-	return 0
-}
-
-func (x *StatusResponse) GetFreeSlots() int32 {
-	if x != nil {
-		return x.FreeSlots
-	}
-	return 0
 }
 
 func (x *StatusResponse) GetMoverPid() int32 {
@@ -1067,24 +1054,20 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x06member\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x06member\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04addr\x18\x03 \x01(\tR\x04addr\x12\x1a\n" +
-	"\battached\x18\x04 \x01(\bR\battached\"\xdc\x03\n" +
+	"\battached\x18\x04 \x01(\bR\battached\"\xa8\x03\n" +
 	"\x0eStatusResponse\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x14\n" +
 	"\x05ranks\x18\x03 \x01(\x05R\x05ranks\x12\x14\n" +
 	"\x05ready\x18\x04 \x01(\bR\x05ready\x128\n" +
 	"\amembers\x18\x05 \x03(\v2\x1e.baton.control.v1.MemberStatusR\amembers\x125\n" +
-	"\bcapacity\x18\x06 \x01(\v2\x19.baton.common.v1.CapacityR\bcapacity\x12\x1f\n" +
-	"\vfree_blocks\x18\a \x01(\x05R\n" +
-	"freeBlocks\x12\x1d\n" +
-	"\n" +
-	"free_slots\x18\b \x01(\x05R\tfreeSlots\x12\x1b\n" +
+	"\bcapacity\x18\x06 \x01(\v2\x19.baton.common.v1.CapacityR\bcapacity\x12\x1b\n" +
 	"\tmover_pid\x18\t \x01(\x05R\bmoverPid\x12J\n" +
 	"\bcounters\x18\n" +
 	" \x03(\v2..baton.control.v1.StatusResponse.CountersEntryR\bcounters\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\"\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01J\x04\b\a\x10\bJ\x04\b\b\x10\t\"\"\n" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x04R\x04from\"\x8e\x03\n" +
 	"\rWatchResponse\x12\x10\n" +
@@ -1115,7 +1098,7 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\rPHASE_PULLING\x10\x05\x12\x11\n" +
 	"\rPHASE_CLOSING\x10\x06\x12\x12\n" +
 	"\x0ePHASE_ADMITTED\x10\a\x12\x10\n" +
-	"\fPHASE_FAILED\x10\b*\xd3\x01\n" +
+	"\fPHASE_FAILED\x10\b*\xee\x01\n" +
 	"\n" +
 	"NoticeKind\x12\x1b\n" +
 	"\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1125,7 +1108,8 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x14NOTICE_KIND_EXPORTED\x10\x04\x12\x15\n" +
 	"\x11NOTICE_KIND_ENDED\x10\x05\x12\x18\n" +
 	"\x14NOTICE_KIND_IMPORTED\x10\x06\x12\x16\n" +
-	"\x12NOTICE_KIND_FAILED\x10\a2\xcd\x03\n" +
+	"\x12NOTICE_KIND_FAILED\x10\a\x12\x19\n" +
+	"\x15NOTICE_KIND_ANNOUNCED\x10\b2\xcd\x03\n" +
 	"\aControl\x12K\n" +
 	"\x06Import\x12\x1f.baton.control.v1.ImportRequest\x1a .baton.control.v1.ImportResponse\x12B\n" +
 	"\x03Get\x12\x1c.baton.control.v1.GetRequest\x1a\x1d.baton.control.v1.GetResponse\x12H\n" +
