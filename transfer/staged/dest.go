@@ -223,7 +223,10 @@ func (d *Dest) message(p *destPeer, m Message) {
 		}
 	case Gone:
 		if o, j := d.find(m.Job); j != nil && o == p {
-			d.fail(p, j, max(m.Why, 1))
+			if m.Why == 0 || m.Why >= maxReason {
+				m.Why = Transfer
+			}
+			d.fail(p, j, m.Why)
 		} else {
 			d.emit(Refuse{p.id, m, Unmatched})
 		}

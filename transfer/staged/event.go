@@ -149,7 +149,8 @@ type (
 		Msg  Message
 	}
 	// KillWire kills this end's wire mover for the peer, if it is still Wire; WireExit
-	// follows, and WireUp of a successor if the peer is still wanted.
+	// follows, and WireUp of a successor if the peer is still wanted. Where none can be
+	// started the driver cancels the peer's jobs: their packed chunks wait for it.
 	KillWire struct {
 		Peer transfer.PeerID
 		Wire Incarnation
