@@ -203,6 +203,9 @@ func (p *parts) inside(ctx context.Context) error {
 	p.side = loop.New(loop.Config{Machine: machine.Config{Self: p.self, Role: c.Role, Mint: loop.Random, Lease: c.Lease, MaxHold: c.MaxHold,
 		Deadline: c.Deadline, MaxImports: int(c.Limits.Imports), MaxSources: int(c.Limits.Exports)},
 		Record: rec, Pools: []string{c.Pool}, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
+		Identify: func(group string, rank int32) string {
+			return certs.SidecarID(c.Cluster, c.Tenant, group, rank).URI().String()
+		},
 		MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
 	p.running.Store(p.side)
 	p.onClose(func() error { // the mover's exit ends copies that did not end by themselves

@@ -240,8 +240,8 @@ func TestWatch(t *testing.T) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
 	w.Append(control.Notice{Kind: control.Failed, Err: fmt.Errorf("r9: %w", handoff.ErrGone)})
-	for n, err := range c.Watch(testCtx(t), 5) {
-		if err != nil || !errors.Is(n.Err, handoff.ErrGone) || n.Seq != 5 {
+	for n, err := range c.Watch(testCtx(t), 6) {
+		if err != nil || !errors.Is(n.Err, handoff.ErrGone) || n.Seq != 6 {
 			t.Fatalf("%+v, %v", n, err)
 		}
 		break
@@ -260,8 +260,8 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("an ordinary end became %v", err)
 		}
 	}
-	if n != 5 {
-		t.Fatalf("%d notices of a closed log, want 5", n)
+	if n != 6 {
+		t.Fatalf("%d notices of a closed log, want 6", n)
 	}
 	w.stop()
 	for _, err := range c.Watch(testCtx(t), 0) {

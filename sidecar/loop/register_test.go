@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/discovery/mem"
 	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 )
 
@@ -132,6 +134,27 @@ func TestTrouble(t *testing.T) {
 	} {
 		if wait, fresh := tr.failed(errors.New(c.err)); wait != c.wait || fresh != c.fresh {
 			t.Errorf("%d: pause %v, told %v", i, wait, fresh)
+		}
+	}
+}
+
+// A peer is who its certificate says, and one without a name is nobody.
+func TestIdentified(t *testing.T) {
+	want := ""
+	s := New(Config{Publisher: events.Discard{}, Log: slog.New(slog.DiscardHandler), Identify: func(g string, n int32) string {
+		if want == "" {
+			return ""
+		}
+		return fmt.Sprintf(want, g, n)
+	}})
+	p := handoff.Member{Group: "g", Rank: 3, Incarnation: 1}
+	if err := s.identified(p, ""); !errors.Is(err, handoff.ErrPeer) {
+		t.Errorf("no name: %v", err)
+	}
+	want = "baton://c/t/%s/%d"
+	for id, good := range map[string]bool{"baton://c/t/g/3": true, "baton://c/t/g/2": false, "baton://c/u/g/3": false, "": false} {
+		if err := s.identified(p, id); (err == nil) != good {
+			t.Errorf("%q: %v", id, err)
 		}
 	}
 }

@@ -122,10 +122,12 @@ func (s *Sidecar) lose(p handoff.Member, err error) {
 
 // check compares what a peer says of itself with its certificate.
 func (s *Sidecar) check(ps *peer.Session) error {
-	r := s.cfg.Record
-	p := ps.Peer()
-	want := fmt.Sprintf("baton://%s/%s/%s/%d", r.Cluster, r.Tenant, p.Group, p.Rank)
-	if id := ps.Identity(); id != want {
+	return s.identified(ps.Peer(), ps.Identity())
+}
+
+// identified refuses a name without a certificate's, whatever Identify says.
+func (s *Sidecar) identified(p handoff.Member, id string) error {
+	if want := s.cfg.Identify(p.Group, int32(p.Rank)); id == "" || id != want {
 		return fmt.Errorf("%w: %v shows the certificate of %s, want %s", handoff.ErrPeer, p, id, want)
 	}
 	return nil

@@ -40,3 +40,18 @@ func TestUnequalTypes(t *testing.T) {
 		t.Errorf("sent %v", w.sent)
 	}
 }
+
+// An import of a group that discovery never showed says so.
+func TestUnlistedGroup(t *testing.T) {
+	w := pair(t, 1, 1)
+	man := w.export("p", "r1", 20)
+	d := w.at("d", 0)
+	man.ID.Group = "elsewhere"
+	c := w.importStart("d", man)
+	w.run()
+	w.advance(d.m.cfg.Deadline)
+	r := w.ended(c)
+	if !errors.Is(r.Err, handoff.ErrDeadline) || !strings.Contains(r.Err.Error(), "discovery shows no sidecar of group elsewhere") {
+		t.Fatal(r.Err)
+	}
+}

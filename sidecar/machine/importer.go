@@ -157,8 +157,6 @@ func (m *Machine) findSources() {
 	}
 }
 
-func (m *Machine) sourceUp(handoff.Member) { m.findSources() }
-
 // sourceDown: what was asked of p and not answered is lost. An import whose Done was
 // under way is dropped: the copy may be consumed, which costs a prefill, never a byte.
 func (m *Machine) sourceDown(p handoff.Member) {

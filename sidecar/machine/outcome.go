@@ -92,13 +92,22 @@ func (m *Machine) expireImports() {
 		switch {
 		case !ok || at > m.now:
 		case i.Abortable():
-			m.failImport(i, fmt.Errorf("%w: %v in state %v", handoff.ErrDeadline, i.ID(), i.State()))
+			m.failImport(i, m.tooLate(i))
 		case i.State() == handoff.Consuming: // dropping costs a prefill at most: nobody else has this copy
 			m.failImport(i, fmt.Errorf("%w: %v has not answered Done within %v", handoff.ErrPeer, i.Source, m.cfg.Patience))
 		default:
 			m.doubt(i)
 		}
 	}
+}
+
+// tooLate is the end of an import whose deadline passed, with what it waited for.
+func (m *Machine) tooLate(i *importing) error {
+	if i.State() == handoff.Finding && !m.listed(i.Source) {
+		return fmt.Errorf("%w: %v: discovery shows no sidecar of group %s: is it registered, and in a pool that this one sees?",
+			handoff.ErrDeadline, i.ID(), i.Source.Group)
+	}
+	return fmt.Errorf("%w: %v in state %v", handoff.ErrDeadline, i.ID(), i.State())
 }
 
 // doubt answers who waits for an import that is decided and not applied: it will be,

@@ -150,7 +150,7 @@ func (m *Machine) peerUp(p handoff.Member) {
 		m.do(ToPeer{p, handoff.WantBuffers{}})
 	}
 	if m.leads() {
-		m.sourceUp(p)
+		m.findSources()
 	}
 }
 
@@ -234,11 +234,13 @@ func (m *Machine) linked(e Linked) {
 		}
 		return
 	}
-	l.state = linkOpened
-	switch {
-	case e.Err != nil:
+	if e.Err != nil {
 		delete(m.links, e.Peer)
 		m.linkFailed(e.Peer, e.Err.Error())
+		return
+	}
+	l.state = linkOpened
+	switch {
 	case l.stale:
 		l.dead = true
 		m.reapLink(e.Peer, l)
