@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,6 +30,9 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 			}
 			if o.Rounds < 1 || o.Rounds > 1000 {
 				return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", o.Rounds)}
+			}
+			if err := checkRow(only); err != nil {
+				return err
 			}
 			if o.Binary, err = os.Executable(); err != nil {
 				return err
@@ -58,6 +63,18 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
 	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
 	return cmd
+}
+
+// checkRow wants a pattern that some row matches.
+func checkRow(only string) error {
+	re, err := regexp.Compile(only)
+	if err != nil {
+		return &UsageError{Why: fmt.Sprintf("--row %q: want a regular expression, such as shm or shm|plan", only)}
+	}
+	if !slices.ContainsFunc(bench.Rows(), func(r bench.Row) bool { return re.MatchString(r.Name) }) {
+		return &UsageError{Why: fmt.Sprintf("--row %q: no row matches: rows are %s", only, rowNames())}
+	}
+	return nil
 }
 
 func rowNames() string {

@@ -37,6 +37,11 @@ layerblocks|blocks, heads=first|last, columns=N for how its engine keeps memory.
   baton plan --boxes group.yaml --tokens 1000`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, p := range [][2]string{{"model", "boxes"}, {"model", "list"}, {"boxes", "list"}, {"boxes", "from"}, {"boxes", "to"}} {
+				if cmd.Flags().Changed(p[0]) && cmd.Flags().Changed(p[1]) {
+					return &UsageError{Why: fmt.Sprintf("--%s and --%s are both given: want one", p[0], p[1]), Hint: "baton plan --help shows examples"}
+				}
+			}
 			return planError(f.run(cmd.OutOrStdout()))
 		},
 	}
@@ -50,9 +55,6 @@ layerblocks|blocks, heads=first|last, columns=N for how its engine keeps memory.
 	fs.StringVar(&f.dtype, "dtype", "bf16", "element type, where a side does not say: bf16, fp16, fp32, fp8_e4m3, u8; recurrent state is fp32")
 	fs.StringVarP(&f.output, "output", "o", "table", "table or json")
 	fs.BoolVar(&f.list, "list", false, "list the models and exit")
-	cmd.MarkFlagsMutuallyExclusive("model", "boxes", "list")
-	cmd.MarkFlagsMutuallyExclusive("boxes", "from")
-	cmd.MarkFlagsMutuallyExclusive("boxes", "to")
 	return cmd
 }
 

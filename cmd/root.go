@@ -8,22 +8,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/lifeline"
 )
 
 // Exit codes.
 const (
-	exitFailed = 1
-	exitUsage  = 2
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // a signal ended what was not done yet
 )
 
 // UsageError is a mistake in how baton was called: exit code 2.
@@ -44,20 +49,79 @@ func (e *HintError) Error() string { return e.Err.Error() }
 func (e *HintError) Unwrap() error { return e.Err }
 
 // Execute runs the command that args name and returns the exit code: 0, 1 when the
-// command failed, 2 when it was called wrongly. SIGINT and SIGTERM end the command's
-// context; a second one ends the process at once.
+// command failed, 2 when it was called wrongly, 130 when a signal ended it before it
+// was done. SIGINT, SIGTERM and SIGHUP end the command's context; a second one ends the
+// process at once. So does a failed write to stdout, with exit code 1.
 func Execute(args []string, stdout, stderr io.Writer) int {
 	return execute(newRoot(), args, stdout, stderr)
 }
 
 func execute(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	signalled, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	defer context.AfterFunc(ctx, stop)()
+	defer context.AfterFunc(signalled, stop)()
+	broken := make(chan os.Signal, 1) // a closed pipe is an error of the write, and no end without cleaning up
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+	ctx, cancel := context.WithCancel(signalled)
+	defer cancel()
+	out := &output{to: stdout, failed: cancel}
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
-	return report(stderr, root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	if e := out.error(); e != nil {
+		err = e
+	} else if err != nil && signalled.Err() != nil {
+		return interrupted(stderr, err)
+	}
+	return report(stderr, err)
+}
+
+// interrupted says so in one line: errors of what was cut short tell nothing. A child's
+// owner, who sent the signal, says it instead.
+func interrupted(stderr io.Writer, err error) int {
+	slog.Debug("interrupted", "err", err)
+	if lifeline.Watch() == nil {
+		fmt.Fprintln(stderr, "baton: interrupted")
+	}
+	return exitInterrupted
+}
+
+// output is stdout: the first write that fails ends the command.
+type output struct {
+	to     io.Writer
+	failed func()
+
+	mu  sync.Mutex // guards:
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.to.Write(b)
+	if err != nil {
+		o.mu.Lock()
+		if o.err == nil {
+			o.err = err
+		}
+		o.mu.Unlock()
+		o.failed()
+	}
+	return n, err
+}
+
+func (o *output) error() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		return nil
+	}
+	cause := o.err
+	var path *fs.PathError
+	if errors.As(cause, &path) {
+		cause = path.Err
+	}
+	return fmt.Errorf("write to stdout: %w", cause)
 }
 
 // report prints err once, with what to do about it, and gives its exit code.
@@ -94,6 +158,7 @@ func newRoot() *cobra.Command {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return setLogger(cmd) }
 	root.SetFlagErrorFunc(flagError)
 	group(root)
+	root.SetHelpCommand(newHelpCmd(root))
 	root.AddCommand(
 		newBenchCmd(),
 		newCertsCmd(),
@@ -106,6 +171,24 @@ func newRoot() *cobra.Command {
 		newVersionCmd(),
 	)
 	return root
+}
+
+// newHelpCmd is `baton help`, which knows an unknown command for a mistake.
+func newHelpCmd(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Say how to call a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err == nil && len(rest) > 0 && cmd.Args != nil {
+				err = cmd.Args(cmd, rest)
+			}
+			if err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 // setLogger makes the process's logger from the log flags of cmd, which are its own

@@ -3,6 +3,7 @@ package cmd
 import (
 	"bytes"
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +31,23 @@ func TestExecute(t *testing.T) {
 		{"version --log-level loud", 2, "", []string{`log-level: "loud": want one of debug, info, warn, error`}},
 		{"version --log-format jsno", 2, "", []string{`did you mean "json"?`}},
 		{"version please", 2, "", []string{`unexpected word "please"`}},
+		{"help version", 0, "Print the version", nil},
+		{"help", 0, "Usage:", nil},
+		{"help verison", 2, "", []string{`unknown command "verison" for "baton": did you mean "version"?`}},
+		{"help certs leef", 2, "", []string{`unknown command "leef"`, `"leaf"`}},
+		{"dev --seed x", 2, "", []string{`--seed: "x": want a whole number from 0`}},
+		{"dev --block 99999999999", 2, "", []string{`--block: "99999999999": too large`}},
+		{"dev --block 65536", 2, "", []string{"--block 65536: want 1 to 1024"}},
+		{"dev --disagg-kv-transport-backend nixl", 2, "", []string{`"nixl"`}},
+		{"demo --deadline 5", 2, "", []string{`--deadline: "5": want a duration such as 30s`}},
+		{"demo --deadline 5ms", 2, "", []string{`--deadline 5ms: want 100ms`}},
+		{"demo --new 4097", 2, "", []string{`--new 4097: want 1 to 4096`}},
+		{"demo --inference-shards tp=1,role=prefill", 2, "", []string{"a prefill and a decode group"}},
+		{"sidecar --rank x", 2, "", []string{`--rank: "x": want a whole number`}},
+		{"bench --row nope", 2, "", []string{`--row "nope"`, "shm, plan"}},
+		{"bench --row [", 2, "", []string{`--row "["`}},
+		{"plan --model a --boxes b", 2, "", []string{"--model and --boxes"}},
+		{"plan --boxes b --from tp=1", 2, "", []string{"--boxes and --from"}},
 		{"version -x", 2, "", []string{"unknown shorthand flag"}},
 		{"version --log-level", 2, "", []string{"flag needs an argument"}},
 	} {
@@ -50,6 +68,22 @@ func TestExecute(t *testing.T) {
 				t.Errorf("error printed %d times: %q", n, stderr.String())
 			}
 		})
+	}
+}
+
+// A write that fails ends the command, whatever the command makes of it.
+func TestStdoutFails(t *testing.T) {
+	for _, args := range []string{"version", "--help", "plan --list", "plan --model llama-3.1-8b -o json", "completion bash"} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		var errs bytes.Buffer
+		if code := Execute(strings.Fields(args), w, &errs); code != exitFailed || errs.String() != "baton: write to stdout: broken pipe\n" {
+			t.Errorf("%s: %d %q", args, code, errs.String())
+		}
+		w.Close()
 	}
 }
 
@@ -83,7 +117,7 @@ func TestSignalEndsTheContext(t *testing.T) {
 		return errors.New("ended by a signal")
 	}})
 	var out, errs bytes.Buffer
-	if code := execute(root, []string{"wait"}, &out, &errs); code != exitFailed || errs.String() != "baton: ended by a signal\n" {
+	if code := execute(root, []string{"wait"}, &out, &errs); code != exitInterrupted || errs.String() != "baton: interrupted\n" {
 		t.Errorf("%d %q", code, errs.String())
 	}
 }

@@ -159,7 +159,7 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 	if opt, err = opt.Defaults(); err != nil {
 		return nil, err
 	}
-	dir, err := runDir()
+	dir, err := runDir(longest(opt.Groups))
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,19 @@ func (c *Cluster) eachRank(f func(g *Running, n int, k *Rank) error) error {
 }
 
 func (c *Cluster) rankDir(g Group, rank int32) string {
-	return filepath.Join(c.Dir, g.Name+"."+strconv.Itoa(int(rank)))
+	return filepath.Join(c.Dir, rankName(g, rank))
+}
+
+func rankName(g Group, rank int32) string { return g.Name + "." + strconv.Itoa(int(rank)) }
+
+// longest is the longest rankName of the groups.
+func longest(groups []Group) (name string) {
+	for _, g := range groups {
+		if n := rankName(g, g.TP-1); len(n) > len(name) {
+			name = n
+		}
+	}
+	return name
 }
 
 func (c *Cluster) start(args ...string) (*lifeline.Child, error) {

@@ -2,9 +2,12 @@ package dev
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/batonkv/baton/lifeline"
 )
@@ -22,11 +25,50 @@ func root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("baton-%d", os.Getuid()))
 }
 
-// runDir makes a fresh directory under root and removes those of dead owners.
-func runDir() (string, error) {
+// maxRankDir is the longest path of a rank's directory: sockets lie in it, and a
+// socket's path has 107 bytes at most.
+const maxRankDir = 90
+
+// checkRoot refuses a base directory in which sockets could not be bound. longest is
+// the longest name of a rank's directory.
+func checkRoot(base, longest string) error {
+	if !filepath.IsAbs(base) {
+		return fmt.Errorf("run directory: TMPDIR %q: want an absolute path, such as /tmp", os.Getenv("TMPDIR"))
+	}
+	if over := len(base) + len("/run-0123456789/") + len(longest) - maxRankDir; over > 0 {
+		return fmt.Errorf("run directory: TMPDIR %q: %d bytes too long for sockets in it: name a shorter one, such as /tmp", os.Getenv("TMPDIR"), over)
+	}
+	return nil
+}
+
+// makeRoot makes base, or takes one that is there, if it is this user's alone.
+func makeRoot(base string) error {
+	err := os.Mkdir(base, 0o700)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("run directory: %w: TMPDIR names no directory", err)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Lstat(base, &st); err != nil {
+		return fmt.Errorf("run directory: %s: %w", base, err)
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR || int(st.Uid) != os.Getuid() || st.Mode&0o022 != 0 {
+		return fmt.Errorf("run directory: %s is no directory that this user alone can write to: remove it, or name another TMPDIR", base)
+	}
+	return nil
+}
+
+// runDir makes a fresh directory under root and removes those of dead owners. longest
+// is the longest name that will be a rank's directory in it.
+func runDir(longest string) (string, error) {
 	base := root()
-	if err := os.MkdirAll(base, 0o700); err != nil {
-		return "", fmt.Errorf("run directory: %w", err)
+	if err := checkRoot(base, longest); err != nil {
+		return "", err
+	}
+	if err := makeRoot(base); err != nil {
+		return "", err
 	}
 	if err := sweep(base); err != nil {
 		return "", fmt.Errorf("run directory: remove those of dead owners: %w", err)
