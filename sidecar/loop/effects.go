@@ -112,7 +112,7 @@ func (s *Sidecar) pull(f machine.Pull) {
 		<-t.Done()
 		s.post(func() {
 			delete(s.tickets, f.Ticket)
-			s.cfg.Metrics.Moved(s.cfg.Backend.Name(), t.Bytes())
+			s.cfg.Metrics.Moved(s.transport(), t.Bytes())
 			s.step(machine.PullDone{Ticket: f.Ticket, Bytes: t.Bytes(), Err: t.Err()})
 		})
 	})

@@ -28,7 +28,7 @@ import (
 // Config is what the loop needs from outside. It closes none of it.
 type Config struct {
 	Machine  machine.Config
-	Record   discovery.Record // before an engine attached; an empty Addr is what Serve's peers listen on
+	Record   discovery.Record // before an engine attached; an empty Addr is what Serve's peers listen on; Transports[0] is Backend
 	Pools    []string         // that may pair with this group; empty: all of the cluster
 	Backend  transfer.Backend // the local mover
 	FDSocket string           // path of host.fd.sock
@@ -73,7 +73,8 @@ type Sidecar struct {
 	adverts  chan machine.Advertise // newest wins
 	notices  *control.Log
 	host     string
-	mover    int32 // the last one that MoverRestarted told of; 0: none
+	imports  atomic.Int64 // as the machine counts them
+	mover    int32        // the last one that MoverRestarted told of; 0: none
 
 	fatal   chan error                       // ends Run; holds one
 	missing atomic.Pointer[string]           // why this sidecar is not registered; nil: it is
@@ -115,6 +116,19 @@ func (s *Sidecar) Serve(engines *engine.Server, peers *peer.Server, fds *fd.Serv
 	if s.cfg.Record.Addr == "" {
 		s.cfg.Record.Addr = peers.Addr()
 	}
+	m := s.cfg.Metrics
+	m.Depth(metrics.Imports, func() int { return int(s.imports.Load()) })
+	m.Depth(metrics.LoopInbox, func() int { return len(s.inbox) })
+	m.Registered(func() bool { return s.missing.Load() == nil })
+	m.MoverPID(s.cfg.MoverPID)
+}
+
+// transport is the name that discovery has for what the backend does.
+func (s *Sidecar) transport() string {
+	if ts := s.cfg.Record.Transports; len(ts) > 0 {
+		return ts[0]
+	}
+	return s.cfg.Backend.Name()
 }
 
 // Run steps the machine until ctx ends, or discovery refuses the record. Then open copies are asked to stop, and awaited
@@ -126,6 +140,7 @@ func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
 	defer tick.Stop()
 	for {
 		s.drain()
+		s.imports.Store(int64(s.machine.Imports()))
 		s.arm(tick)
 		select {
 		case f := <-s.inbox:

@@ -61,9 +61,7 @@ func TestHandoff(t *testing.T) {
 	if err != nil || !st.Ready || len(st.Members) != 2 || !st.Members[1].Attached || st.Members[1].Addr == "" {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if err := r.sides["d/0"].Healthy(); err != nil {
-		t.Fatal(err)
-	}
+	r.sides["d/0"].becomes("")
 }
 
 func TestMoverRestarts(t *testing.T) {

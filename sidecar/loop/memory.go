@@ -112,6 +112,7 @@ func (s *Sidecar) unmap(n machine.Session) {
 func (s *Sidecar) MoverRestarted(pid int32) {
 	s.post(func() {
 		s.mover = pid
+		s.cfg.Metrics.MoverRestarted()
 		for p, l := range s.links { // dead with the process that held them
 			delete(s.links, p)
 			s.letGo(p, l)

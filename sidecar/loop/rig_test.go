@@ -81,7 +81,7 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 		reg = wrap(reg)
 	}
 	s.Sidecar = New(Config{Machine: machine.Config{Self: s.self, Mint: Random},
-		Record:   discovery.Record{Cluster: "c", Pool: "m", Group: group, Rank: n, Incarnation: uint64(s.self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h", PID: 1, Started: 1},
+		Record:   discovery.Record{Cluster: "c", Pool: "m", Group: group, Rank: n, Incarnation: uint64(s.self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h", PID: 1, Started: 1, Transports: []string{"shm"}},
 		Identify: func(g string, n int32) string { return fmt.Sprintf("baton://c/t/%s/%d", g, n) },
 		Backend:  s.backend, FDSocket: filepath.Join(s.dir, fd.Socket), MoverPID: s.pid.Load, Registry: reg,
 		Publisher: events.Discard{}, Metrics: metrics.New("c", "m", group, fmt.Sprint(n)), Log: logger(t)})

@@ -204,6 +204,9 @@ type Status struct {
 	Capacity handoff.Capacity
 }
 
+// Imports counts the imports that wait, run, or failed and whose memory is not quiet yet.
+func (m *Machine) Imports() int { return len(m.lead.imports) }
+
 // Status tells who is attached.
 func (m *Machine) Status() Status {
 	var s Status

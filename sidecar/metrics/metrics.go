@@ -13,11 +13,10 @@ import (
 type Outcome string
 
 const (
-	Admitted  Outcome = "admitted"  // the request went on in the destination
-	Aborted   Outcome = "aborted"   // somebody asked for its end
-	Failed    Outcome = "failed"    // a pull, a check or an engine failed
-	Withdrawn Outcome = "withdrawn" // the importer gave up and the source waits for another
-	Expired   Outcome = "expired"   // the source's lease ended first
+	Admitted Outcome = "admitted" // the request went on in the destination
+	Aborted  Outcome = "aborted"  // somebody asked for its end
+	Failed   Outcome = "failed"   // a pull, a check or an engine failed
+	Expired  Outcome = "expired"  // the source's lease ended first
 )
 
 // Phase is a part of a hand-off whose duration is measured, at the destination.
@@ -44,12 +43,8 @@ const (
 type Queue string
 
 const (
-	Imports      Queue = "imports"    // waiting for blocks, slots or a prefix
-	EngineOut    Queue = "engine_out" // to the engine's stream
-	PeerOut      Queue = "peer_out"   // to the peers' streams
-	Quarantined  Queue = "quarantine" // memory that a transfer may still write
-	LoopInbox    Queue = "loop_inbox" // events that the loop has not stepped
-	EventsUnsent Queue = "events_unsent"
+	Imports   Queue = "imports"    // that wait, run, or failed and whose memory is not quiet yet; of rank 0
+	LoopInbox Queue = "loop_inbox" // events that the loop has not stepped
 )
 
 // SessionKind is the other end of a session.
@@ -63,13 +58,14 @@ const (
 // Metrics is one sidecar's. Its methods are safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
+	labelled prometheus.Registerer // with the names of the sidecar
 
 	handoffs *prometheus.CounterVec
 	bytes    *prometheus.CounterVec
 	phases   *prometheus.HistogramVec
 	dropped  *prometheus.CounterVec
 	sessions *prometheus.GaugeVec
-	depths   *prometheus.GaugeVec
+	restarts prometheus.Counter
 }
 
 // New makes metrics that carry the names of the sidecar as labels.
@@ -78,24 +74,26 @@ func New(cluster, pool, group, rank string) *Metrics {
 	names := prometheus.Labels{"cluster": cluster, "pool": pool, "group": group, "rank": rank}
 	labelled := prometheus.WrapRegistererWith(names, registry)
 	m := &Metrics{
-		registry: registry,
+		registry: registry, labelled: labelled,
 		handoffs: counter("handoffs_total", "Hand-offs that ended, by outcome.", "outcome"),
-		bytes:    counter("moved_bytes_total", "Bytes moved into this rank's engine, by backend.", "backend"),
+		bytes:    counter("moved_bytes_total", "Bytes moved into this rank's engine, by transport backend.", "backend"),
 		dropped:  counter("dropped_messages_total", "Messages that were dropped, by reason.", "reason"),
 		sessions: gauge("sessions", "Sessions that are open, by kind.", "kind"),
-		depths:   gauge("queue_depth", "Entries of a bounded queue.", "queue"),
+		restarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "baton", Name: "mover_restarts_total", Help: "Movers that took the place of one that died.",
+		}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "baton", Name: "phase_seconds", Help: "Duration of the phases of a hand-off.",
 			// 50 µs (a control hop) to 26 s (a long pull over TCP).
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 20),
 		}, []string{"phase"}),
 	}
-	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.depths)
+	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.restarts)
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	for _, o := range []Outcome{Admitted, Aborted, Failed, Withdrawn, Expired} {
+	for _, o := range []Outcome{Admitted, Aborted, Failed, Expired} {
 		m.handoffs.WithLabelValues(string(o)) // a rate needs the series before its first event
 	}
 	return m
@@ -128,12 +126,40 @@ func (m *Metrics) Sessions(k SessionKind, n int) {
 	m.sessions.WithLabelValues(string(k)).Set(float64(n))
 }
 
-// Depth sets the entries of a queue.
-func (m *Metrics) Depth(q Queue, n int) { m.depths.WithLabelValues(string(q)).Set(float64(n)) }
+// MoverRestarted counts a mover that took a dead one's place.
+func (m *Metrics) MoverRestarted() { m.restarts.Inc() }
+
+// Depth shows the entries of a queue; at most once for each. count is called at every
+// scrape, on any goroutine, as are the functions below.
+func (m *Metrics) Depth(q Queue, count func() int) {
+	m.show(prometheus.GaugeOpts{Name: "queue_depth", Help: "Entries of a bounded queue.",
+		ConstLabels: prometheus.Labels{"queue": string(q)}}, func() float64 { return float64(count()) })
+}
+
+// Registered shows whether discovery shows this sidecar; at most once.
+func (m *Metrics) Registered(is func() bool) {
+	m.show(prometheus.GaugeOpts{Name: "registered", Help: "1 while discovery shows this sidecar, else 0."}, func() float64 {
+		if is() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// MoverPID shows the mover's process id, 0 while none runs; at most once.
+func (m *Metrics) MoverPID(pid func() int32) {
+	m.show(prometheus.GaugeOpts{Name: "mover_pid", Help: "Process id of the mover; 0 while none runs."},
+		func() float64 { return float64(pid()) })
+}
+
+func (m *Metrics) show(o prometheus.GaugeOpts, f func() float64) {
+	o.Namespace = "baton"
+	m.labelled.MustRegister(prometheus.NewGaugeFunc(o, f))
+}
 
 // EventsDropped shows a publisher's own count of dropped events; at most once.
 func (m *Metrics) EventsDropped(count func() uint64) {
-	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+	m.labelled.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Namespace: "baton", Name: "events_dropped_total", Help: "Lifecycle events that were not published.",
 	}, func() float64 { return float64(count()) }))
 }

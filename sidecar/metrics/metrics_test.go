@@ -31,7 +31,11 @@ func TestServe(t *testing.T) {
 	m.Took(Move, 3*time.Millisecond)
 	m.Dropped(Stale)
 	m.Sessions(PeerSession, 2)
-	m.Depth(Imports, 5)
+	m.Depth(Imports, func() int { return 5 })
+	m.Depth(LoopInbox, func() int { return 6 })
+	m.MoverRestarted()
+	m.MoverPID(func() int32 { return 4711 })
+	m.Registered(func() bool { return true })
 	m.EventsDropped(func() uint64 { return 7 })
 	var sick error
 	ctx, cancel := context.WithCancel(t.Context())
@@ -50,7 +54,11 @@ func TestServe(t *testing.T) {
 		`baton_dropped_messages_total{` + names + `pool="p",rank="0",reason="stale"} 1`,
 		`baton_sessions{` + names + `kind="peer",pool="p",rank="0"} 2`,
 		`baton_queue_depth{` + names + `pool="p",queue="imports",rank="0"} 5`,
-		`baton_events_dropped_total 7`,
+		`baton_queue_depth{` + names + `pool="p",queue="loop_inbox",rank="0"} 6`,
+		`baton_events_dropped_total{` + names + `pool="p",rank="0"} 7`,
+		`baton_mover_restarts_total{` + names + `pool="p",rank="0"} 1`,
+		`baton_mover_pid{` + names + `pool="p",rank="0"} 4711`,
+		`baton_registered{` + names + `pool="p",rank="0"} 1`,
 		`process_resident_memory_bytes`,
 	} {
 		if !strings.Contains(body, want) {
