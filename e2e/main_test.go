@@ -24,7 +24,7 @@ import (
 var binary, tmp string
 
 // patience is the safety limit of one wait.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
