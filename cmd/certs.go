@@ -1,8 +1,10 @@
 package cmd
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -62,9 +64,10 @@ func newCertsLeafCmd() *cobra.Command {
 			if err := needed(cmd, "dir"); err != nil {
 				return err
 			}
+			if err := alone(cmd); err != nil {
+				return err
+			}
 			switch {
-			case control != "" && admin != "":
-				return &UsageError{Why: "--control and --admin are both given: want one"}
 			case control != "":
 				id = certs.Identity{Kind: certs.Control, Name: control}
 			case admin != "":
@@ -75,13 +78,19 @@ func newCertsLeafCmd() *cobra.Command {
 				}
 				id.Kind = certs.Sidecar
 			}
+			if c.Life <= 0 {
+				return &UsageError{Why: fmt.Sprintf("--life %v: want more than 0", c.Life)}
+			}
+			if !cmd.Flags().Changed("life") {
+				c.Life = 0 // the CA's own end bounds the default
+			}
 			c.Identity, c.At = id, time.Now()
 			return writeLeaf(cmd, dir, out, c)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&dir, "dir", "", "directory that holds the CA, and gets the certificate")
-	f.StringVar(&out, "out", "", "name of the files, without .pem (default: from the identity)")
+	f.StringVar(&out, "out", "", "path of the files without .pem, from --dir on where it is not absolute; its directory must exist (default: from the identity)")
 	f.StringVar(&id.Cluster, "cluster", "", "cluster of a sidecar")
 	f.StringVar(&id.Tenant, "tenant", "", "tenant of a sidecar")
 	f.StringVar(&id.Group, "group", "", "group of a sidecar")
@@ -100,7 +109,7 @@ func writeLeaf(cmd *cobra.Command, dir, out string, c certs.LeafConfig) error {
 		return &HintError{Err: err, Hint: "baton certs ca --dir " + dir + " makes a CA"}
 	}
 	leaf, err := ca.Leaf(c)
-	if errors.Is(err, certs.ErrIdentity) {
+	if errors.Is(err, certs.ErrIdentity) || errors.Is(err, certs.ErrLife) {
 		return &UsageError{Why: err.Error()}
 	}
 	if err != nil {
@@ -109,7 +118,10 @@ func writeLeaf(cmd *cobra.Command, dir, out string, c certs.LeafConfig) error {
 	if out == "" {
 		out = strings.ReplaceAll(c.Identity.String(), "/", "_")
 	}
-	cert, key := filepath.Join(dir, out+".pem"), filepath.Join(dir, out+"-key.pem")
+	if !filepath.IsAbs(out) {
+		out = filepath.Join(dir, out)
+	}
+	cert, key := out+".pem", out+"-key.pem"
 	if err := leaf.Write(cert, key); err != nil {
 		return err
 	}
@@ -119,48 +131,72 @@ func writeLeaf(cmd *cobra.Command, dir, out string, c certs.LeafConfig) error {
 
 func newCertsShowCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:   "show FILE",
-		Short: "Say whom the certificates of a PEM file name and how long they hold",
+		Use:   "show FILE...",
+		Short: "Say whom the certificates of PEM files name and how long they hold",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return &UsageError{Why: "want one FILE", Hint: cmd.UseLine()}
+			if len(args) == 0 {
+				return &UsageError{Why: "no FILE is given", Hint: cmd.UseLine()}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := certs.ReadCerts(args[0])
-			if err != nil {
-				return err
-			}
-			for _, c := range list {
-				who := "CA " + c.Subject.CommonName
-				if !c.IsCA {
-					id, err := certs.IdentityOf(c)
-					if who = string(id.Kind) + " " + id.String(); err != nil {
-						who = err.Error()
-					}
+			for _, path := range args {
+				list, err := certs.ReadCerts(path)
+				if err != nil {
+					return err
 				}
-				var names []string
-				for _, ip := range c.IPAddresses {
-					names = append(names, net.IP(ip).String())
+				if len(args) > 1 {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s:\n", path)
 				}
-				names = append(names, c.DNSNames...)
-				state := "valid"
-				switch now := time.Now(); {
-				case now.Before(c.NotBefore):
-					state = "not valid yet"
-				case now.After(c.NotAfter):
-					state = "EXPIRED"
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s\n  %s: %s to %s\n  issuer %s, serial %x\n", who, state,
-					c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), c.Issuer.CommonName, c.SerialNumber)
-				if len(names) > 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "  addresses %s\n", strings.Join(names, ", "))
+				for _, c := range list {
+					showCert(cmd.OutOrStdout(), c)
 				}
 			}
 			return nil
 		},
 	}
+}
+
+func showCert(w io.Writer, c *x509.Certificate) {
+	who := "CA " + c.Subject.CommonName
+	if !c.IsCA {
+		id, err := certs.IdentityOf(c)
+		if who = string(id.Kind) + " " + id.String(); err != nil {
+			who = err.Error()
+		}
+	}
+	var names []string
+	for _, ip := range c.IPAddresses {
+		names = append(names, net.IP(ip).String())
+	}
+	names = append(names, c.DNSNames...)
+	state := "valid"
+	switch now := time.Now(); {
+	case now.Before(c.NotBefore):
+		state = "not valid yet"
+	case now.After(c.NotAfter):
+		state = "EXPIRED"
+	}
+	fmt.Fprintf(w, "%s\n  %s: %s to %s\n  issuer %s, serial %x\n", who, state,
+		c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), c.Issuer.CommonName, c.SerialNumber)
+	if len(names) > 0 {
+		fmt.Fprintf(w, "  addresses %s\n", strings.Join(names, ", "))
+	}
+}
+
+// alone refuses flags of two kinds of identity.
+func alone(cmd *cobra.Command) error {
+	given := ""
+	for _, n := range []string{"control", "admin", "cluster", "tenant", "group", "rank"} {
+		if !cmd.Flags().Changed(n) {
+			continue
+		}
+		if given != "" && (given == "control" || given == "admin") {
+			return &UsageError{Why: fmt.Sprintf("--%s and --%s are both given: want one kind of identity", given, n), Hint: cmd.UseLine()}
+		}
+		given = n
+	}
+	return nil
 }
 
 // needed refuses a call that lacks one of the flags.

@@ -39,6 +39,12 @@ func TestCerts(t *testing.T) {
 			t.Errorf("show lacks %q: %d %s %s", want, code, out, errs)
 		}
 	}
+	if code, out, _ := runBaton("certs", "show", filepath.Join(dir, "ca.pem"), filepath.Join(dir, "c_t_g_0.pem")); code != 0 || !strings.Contains(out, "c_t_g_0.pem:") {
+		t.Errorf("show two: %d %s", code, out)
+	}
+	if code, _, errs := runBaton("certs", "leaf", "--dir", dir, "--admin", "ann", "--out", "no/such"); code != 1 || !strings.Contains(errs, "no such file") {
+		t.Errorf("a directory that is not there: %d %s", code, errs)
+	}
 	if code, out, _ := runBaton("certs", "show", filepath.Join(dir, "ca.pem")); code != 0 || !strings.Contains(out, "CA baton") {
 		t.Errorf("show the CA: %d %s", code, out)
 	}
@@ -50,12 +56,15 @@ func TestCertsUsage(t *testing.T) {
 		t.Fatal(errs)
 	}
 	for want, args := range map[string]string{
-		"--dir is missing":         "ca",
-		"--rank is missing":        "leaf --dir " + dir + " --cluster c --tenant t --group g",
-		"group \"G\"":              "leaf --dir " + dir + " --cluster c --tenant t --group G --rank 0",
-		"both given":               "leaf --dir " + dir + " --control a --admin b",
-		"want one FILE":            "show",
-		`did you mean "--tenant"?`: "leaf --tennant x",
+		"--dir is missing":                 "ca",
+		"--rank is missing":                "leaf --dir " + dir + " --cluster c --tenant t --group g",
+		"group \"G\"":                      "leaf --dir " + dir + " --cluster c --tenant t --group G --rank 0",
+		"--life -5h0m0s: want more than 0": "leaf --dir " + dir + " --admin b --life -5h",
+		"the CA itself ends at":            "leaf --dir " + dir + " --admin b --life 999999h",
+		"--control and --group":            "leaf --dir " + dir + " --control a --group b",
+		"both given":                       "leaf --dir " + dir + " --control a --admin b",
+		"no FILE is given":                 "show",
+		`did you mean "--tenant"?`:         "leaf --tennant x",
 	} {
 		code, _, errs := runBaton(append([]string{"certs"}, strings.Fields(args)...)...)
 		if code != 2 || !strings.Contains(errs, want) {

@@ -168,6 +168,7 @@ func TestFiles(t *testing.T) {
 		"tls.cert: is empty":      {CA: f.CA, Key: f.Key},
 		"tls.key: is empty":       {CA: f.CA, Cert: f.Cert},
 		"no such file":            {CA: f.CA + "x", Cert: f.Cert, Key: f.Key},
+		"is not a CA's":           {CA: f.Cert, Cert: f.Cert, Key: f.Key},
 		"no certificate in it":    {CA: f.Key, Cert: f.Cert, Key: f.Key},
 		"private key does not ma": {CA: f.CA, Cert: f.Cert, Key: filepath.Join(dir, CAKeyFile)},
 	} {
@@ -177,6 +178,25 @@ func TestFiles(t *testing.T) {
 	}
 	if _, err := ReadCA(t.TempDir()); !errors.Is(err, ErrCert) {
 		t.Error(err)
+	}
+}
+
+func TestLife(t *testing.T) {
+	ca := newCA(t)
+	for _, life := range []time.Duration{-time.Hour, caLife + time.Hour} {
+		if _, err := ca.Leaf(LeafConfig{Identity: SidecarID("c", "t", "g", 0), At: time.Now(), Life: life}); !errors.Is(err, ErrLife) {
+			t.Errorf("%v: %v", life, err)
+		}
+	}
+	if _, err := ca.Leaf(LeafConfig{Identity: SidecarID("c", "t", "g", 0), At: ca.Cert.NotAfter}); !errors.Is(err, ErrLife) {
+		t.Errorf("an ended CA: %v", err)
+	}
+	late := ca.Cert.NotAfter.Add(-time.Hour)
+	if p, err := ca.Leaf(LeafConfig{Identity: SidecarID("c", "t", "g", 0), At: late}); err != nil || !p.Cert.NotAfter.Equal(ca.Cert.NotAfter) {
+		t.Errorf("near the CA's end: %v", err)
+	}
+	if err := (Files{}).Check(); strings.Count(err.Error(), "is empty") != 3 {
+		t.Errorf("not every fault: %v", err)
 	}
 }
 

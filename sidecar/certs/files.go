@@ -21,13 +21,17 @@ const (
 	CAKeyFile = "ca-key.pem"
 )
 
-// Write puts the CA into dir, the key readable by its owner only. It replaces nothing.
+// Write puts the CA into dir, which it makes where it lacks, the key readable by its
+// owner only. It replaces nothing.
 func (ca *CA) Write(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: %w", ErrCert, err)
+	}
 	return (&Pair{Cert: ca.Cert, Key: ca.Key}).Write(filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile))
 }
 
 // Write puts the pair into two new files, the key readable by its owner only. It
-// replaces nothing: a key that is lost is lost for good.
+// replaces nothing, since a key that is lost is lost for good, and makes no directory.
 func (p *Pair) Write(certFile, keyFile string) error {
 	key, err := KeyPEM(p.Key)
 	if err != nil {
@@ -43,9 +47,6 @@ func (p *Pair) Write(certFile, keyFile string) error {
 }
 
 func writeNew(path string, b []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("%w: %w", ErrCert, err)
-	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w: %s exists: move it away, or choose another directory: %w", ErrCert, path, err)
