@@ -31,7 +31,16 @@ func newPlanCmd() *cobra.Command {
 from which, how many bytes, and in how many strided copies.
 
 A side is tp=N,pp=N,ep=N,expt_tp=N with any of block=N, dtype=D, order=planes|layers|
-layerblocks|blocks, heads=first|last, columns=N for how its engine keeps memory.`,
+layerblocks|blocks, heads=first|last, columns=N for how its engine keeps memory.
+
+A file of --boxes says what each rank holds, as half-open spans of layers and units:
+
+  states:
+    - {name: attn.k, paging: block, layers: 2, units: 2, elems: 8}
+  source:
+    - {state: attn.k, rank: 0, layers: [0, 2], units: [0, 2]}
+  destination:
+    - {state: attn.k, rank: 0, layers: [0, 2], units: [0, 2], rows: 16}`,
 		Example: `  baton plan --model llama-3.1-70b --from tp=4 --to tp=2,pp=2 --tokens 8192
   baton plan --model nemotron-h-8b --from tp=2,block=16 --to tp=1,block=64 -o json
   baton plan --boxes group.yaml --tokens 1000`,
@@ -93,9 +102,9 @@ func (f *planFlags) run(w io.Writer) error {
 	if f.output == "json" {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(v)
+		return errors.Join(e.Encode(v), v.Check())
 	}
-	return v.Table(w)
+	return errors.Join(v.Table(w), v.Check())
 }
 
 func (f *planFlags) geometry(d planview.Default) (planview.Geometry, error) {

@@ -74,10 +74,29 @@ func TestTable(t *testing.T) {
 	if err := explain(t, "nemotron-3-super-120b-a12b", "tp=2", "tp=1,dtype=fp32", 100).Table(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"tp=2 to tp=1,dtype=fp32, 100 tokens", "(converts)", "conv.b+conv.c", "note: the state of 2 draft (MTP) layers"} {
+	for _, s := range []string{"tp=2 to tp=1,dtype=fp32, 100 tokens", "(no copier converts bf16 to fp32: a hand-off of this pair is refused)", "conv.b+conv.c", "note: the state of 2 draft (MTP) layers"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("no %q in\n%s", s, b.String())
 		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	v := explain(t, "llama-3.1-8b", "tp=1", "tp=1,dtype=fp32", 10)
+	if err := v.Check(); !errors.Is(err, planview.ErrRefused) || len(v.Refused) != 1 || v.Pairs[0].Refused == "" {
+		t.Errorf("%v %+v", err, v.Refused)
+	}
+	v = explain(t, "llama-3.1-8b", "tp=8", "tp=8", 10)
+	if err := v.Check(); err != nil {
+		t.Error(err)
+	}
+	var b strings.Builder
+	if err := v.Table(&b); err != nil || !strings.Contains(b.String(), "layers 0-31 unit 7\n") || !strings.Contains(b.String(), "moved") {
+		t.Errorf("%v\n%s", err, b.String())
+	}
+	b.Reset()
+	if err := explain(t, "llama-3.1-8b", "tp=1", "tp=1", 10).Table(&b); err != nil || !strings.Contains(b.String(), "\n1 pair, ") {
+		t.Errorf("%v\n%s", err, b.String())
 	}
 }
 

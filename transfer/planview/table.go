@@ -11,7 +11,7 @@ import (
 func (v *View) Table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "%s: %s to %s, %d tokens\n\n", v.Model, v.From, v.To, v.Tokens)
-	fmt.Fprintln(tw, "state\tlayers\tunits\telems\tkept per\tbytes")
+	fmt.Fprintln(tw, "state\tlayers\tunits\telems\tkept per\tmoved")
 	for _, s := range v.States {
 		per := "request"
 		if s.Paged {
@@ -22,12 +22,12 @@ func (v *View) Table(w io.Writer) error {
 	fmt.Fprintln(tw, "\nfrom\tto\tbytes\tnests\tscattered\tcopies\twhat")
 	for _, p := range v.Pairs {
 		note := ""
-		if p.Converts {
-			note = " (converts)"
+		if p.Refused != "" {
+			note = " (" + p.Refused + ")"
 		}
 		fmt.Fprintf(tw, "%d\t%d\t%s\t%d\t%d\t%d\t%s%s\n", p.Src, p.Dst, Size(p.Bytes), p.Nests, p.Scattered, p.Copies, what(p.Boxes), note)
 	}
-	fmt.Fprintf(tw, "\n%d pairs, %s (%d bytes), plan %.12s\n", len(v.Pairs), Size(v.Bytes), v.Bytes, v.Digest)
+	fmt.Fprintf(tw, "\n%s, %s (%d bytes), plan %.12s\n", count(len(v.Pairs), "pair"), Size(v.Bytes), v.Bytes, v.Digest)
 	fmt.Fprintln(tw, "nests: strided copies when blocks are consecutive; scattered: when none are; copies: contiguous ones")
 	for _, n := range v.Notes {
 		fmt.Fprintln(tw, "note: "+n)
@@ -46,13 +46,28 @@ func what(boxes []Box) string {
 			names = append(names, boxes[j].State)
 		}
 		b := boxes[i]
-		out = append(out, fmt.Sprintf("%s layers %d-%d units %d-%d", strings.Join(names, "+"), b.Layers[0], b.Layers[1]-1, b.Units[0], b.Units[1]-1))
+		out = append(out, fmt.Sprintf("%s %s %s", strings.Join(names, "+"), span("layer", b.Layers), span("unit", b.Units)))
 		i = j
 	}
 	if n := len(out); n > most {
 		out = append(out[:most], fmt.Sprintf("and %d more", n-most))
 	}
 	return strings.Join(out, "; ")
+}
+
+// span is half-open in lo and hi and printed with its last.
+func span(what string, s [2]int32) string {
+	if s[1]-s[0] == 1 {
+		return fmt.Sprintf("%s %d", what, s[0])
+	}
+	return fmt.Sprintf("%ss %d-%d", what, s[0], s[1]-1)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Size is n in the largest binary unit that leaves a whole part.

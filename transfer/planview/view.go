@@ -2,7 +2,10 @@ package planview
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/lower"
@@ -30,6 +33,19 @@ type View struct {
 	Pairs  []Pair   `json:"pairs"`
 	Bytes  int64    `json:"bytes"` // of all pairs, as the destination stores them
 	Notes  []string `json:"notes,omitempty"`
+	// Refused says why a hand-off between these groups is refused; empty: it is not.
+	Refused []string `json:"refused,omitempty"`
+}
+
+// ErrRefused says that Baton explains this re-shard and would not do it.
+var ErrRefused = errors.New("plan: refused")
+
+// Check is ErrRefused when a hand-off between the groups is refused.
+func (v *View) Check() error {
+	if len(v.Refused) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrRefused, strings.Join(v.Refused, "; "))
 }
 
 // State is one state of the model and the bytes of it that move.
@@ -39,7 +55,7 @@ type State struct {
 	Units  int32  `json:"units"`
 	Elems  int32  `json:"elems"`
 	Paged  bool   `json:"paged"`
-	Bytes  int64  `json:"bytes"`
+	Bytes  int64  `json:"bytes"` // that move: each replica of the destination counts
 }
 
 // Pair is what one rank pulls from another.
@@ -52,8 +68,9 @@ type Pair struct {
 	Nests     int   `json:"nests"`
 	Copies    int64 `json:"copies"`
 	Scattered int   `json:"nests_scattered"`
-	Converts  bool  `json:"converts"`
 	Boxes     []Box `json:"boxes"`
+	// Refused says why a hand-off of this pair is refused; "": it is not.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Box is one move.
@@ -147,7 +164,13 @@ func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.
 			rows, srcRows, dstRows = int64(v.Tokens), part.From.Rows, part.To.Rows
 		}
 		v.States[part.State].Bytes += part.Box.Area() * int64(st.Elems) * part.To.DType.Size() * rows
-		row.Converts = row.Converts || part.From.DType != part.To.DType
+		if from, to := part.From.DType, part.To.DType; from != to {
+			why := fmt.Sprintf("no copier converts %v to %v: a hand-off of this pair is refused", from, to)
+			row.Refused = why
+			if !slices.Contains(v.Refused, why) {
+				v.Refused = append(v.Refused, why)
+			}
+		}
 		row.Boxes = append(row.Boxes, Box{st.Name, [2]int32{part.Box.Layers.Lo, part.Box.Layers.Hi}, [2]int32{part.Box.Units.Lo, part.Box.Units.Hi}})
 	}
 	if n := int64(v.Tokens/min(srcRows, dstRows)) * int64(len(row.Boxes)); n > maxPieces {
