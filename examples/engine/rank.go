@@ -160,8 +160,6 @@ func (r *Rank) poll() {
 // know that a mover's copies have ended.
 func (r *Rank) hear(m handoff.ToEngine) {
 	switch m := m.(type) {
-	case handoff.StillPinnedQuery:
-		_ = r.send(handoff.StillPinned{Label: m.Label, Held: r.exports[m.Label] != nil}) // its loss shows as the session's end
 	case handoff.UnpinExport:
 		r.letGo(m.Label)
 	case handoff.Failed:

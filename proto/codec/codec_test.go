@@ -20,10 +20,10 @@ import (
 
 var (
 	fromEngine = []handoff.FromEngine{handoff.Attach{}, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{},
-		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{}, handoff.StillPinned{},
+		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{},
 		handoff.AbortImport{}, handoff.ReleaseExport{}}
 	toEngine = []handoff.ToEngine{handoff.Attached{}, handoff.MoverStarted{}, handoff.Exported{}, handoff.Decision{},
-		handoff.Through{}, handoff.StillPinnedQuery{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
+		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
 	peer = []handoff.PeerMessage{handoff.Join{}, handoff.Roster{}, handoff.Geometry{}, handoff.Pinned{}, handoff.Leased{},
 		handoff.Unpin{}, handoff.Abort{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
 		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{},
@@ -160,7 +160,6 @@ func TestBoundsNameTheField(t *testing.T) {
 		"capacity.blocks":      handoff.Attach{Capacity: handoff.Capacity{Blocks: -1}},
 		"attach.scheduler":     handoff.Attach{Scheduler: 9},
 		"reserved.why":         handoff.Reserved{Why: strings.Repeat("x", MaxText+1)},
-		"still_pinned.label":   handoff.StillPinned{Label: long},
 		"release_export.label": handoff.ReleaseExport{Label: long},
 	} {
 		_, err := EncodeFromEngine(m)

@@ -32,9 +32,6 @@ func EncodeFromEngine(m handoff.FromEngine) (*enginev1.FromEngine, error) {
 	case handoff.Freed:
 		p.Message = &enginev1.FromEngine_Freed{Freed: &enginev1.Freed{
 			Blocks: b.count("freed.blocks", m.Blocks), Slots: b.count("freed.slots", m.Slots)}}
-	case handoff.StillPinned:
-		p.Message = &enginev1.FromEngine_StillPinned{StillPinned: &enginev1.StillPinned{
-			Label: b.str("still_pinned.label", m.Label), Held: m.Held}}
 	case handoff.AbortImport:
 		p.Message = &enginev1.FromEngine_AbortImport{AbortImport: &enginev1.AbortImport{
 			Label: b.str("abort_import.label", m.Label)}}
@@ -70,8 +67,6 @@ func DecodeFromEngine(p *enginev1.FromEngine) (handoff.FromEngine, error) {
 		m = fromReserved(&b, p.Reserved)
 	case *enginev1.FromEngine_Freed:
 		m = handoff.Freed{Blocks: b.count("freed.blocks", p.Freed.GetBlocks()), Slots: b.count("freed.slots", p.Freed.GetSlots())}
-	case *enginev1.FromEngine_StillPinned:
-		m = handoff.StillPinned{Label: b.str("still_pinned.label", p.StillPinned.GetLabel()), Held: p.StillPinned.GetHeld()}
 	case *enginev1.FromEngine_AbortImport:
 		m = handoff.AbortImport{Label: b.str("abort_import.label", p.AbortImport.GetLabel())}
 	case *enginev1.FromEngine_ReleaseExport:
@@ -101,9 +96,6 @@ func EncodeToEngine(m handoff.ToEngine) (*enginev1.ToEngine, error) {
 		p.Message = &enginev1.ToEngine_Decision{Decision: toDecision(&b, m)}
 	case handoff.Through:
 		p.Message = &enginev1.ToEngine_Through{Through: &enginev1.Through{N: m.N}}
-	case handoff.StillPinnedQuery:
-		p.Message = &enginev1.ToEngine_StillPinnedQuery{StillPinnedQuery: &enginev1.StillPinnedQuery{
-			Label: b.str("still_pinned_query.label", m.Label)}}
 	case handoff.UnpinExport:
 		p.Message = &enginev1.ToEngine_UnpinExport{UnpinExport: &enginev1.UnpinExport{
 			Label: b.str("unpin_export.label", m.Label), Id: toID(&b, m.ID)}}
@@ -133,8 +125,6 @@ func DecodeToEngine(p *enginev1.ToEngine) (handoff.ToEngine, error) {
 		m = fromDecision(&b, p.Decision)
 	case *enginev1.ToEngine_Through:
 		m = handoff.Through{N: p.Through.GetN()}
-	case *enginev1.ToEngine_StillPinnedQuery:
-		m = handoff.StillPinnedQuery{Label: b.str("still_pinned_query.label", p.StillPinnedQuery.GetLabel())}
 	case *enginev1.ToEngine_UnpinExport:
 		m = handoff.UnpinExport{Label: b.str("unpin_export.label", p.UnpinExport.GetLabel()), ID: fromID(&b, p.UnpinExport.GetId())}
 	case *enginev1.ToEngine_Imported:

@@ -116,12 +116,6 @@ type Reserved struct {
 // Freed says that blocks or slots came back: a waiting import may fit.
 type Freed struct{ Blocks, Slots int32 }
 
-// StillPinned answers StillPinnedQuery.
-type StillPinned struct {
-	Label string
-	Held  bool
-}
-
 // AbortImport asks to end an import by the engine's own label; Imported or Failed follows.
 type AbortImport struct{ Label string }
 
@@ -191,9 +185,6 @@ type Decision struct {
 // N in its own step, and all ranks apply through N in that step.
 type Through struct{ N uint64 }
 
-// StillPinnedQuery asks whether a pin is still held, when memory does not outlive the engine.
-type StillPinnedQuery struct{ Label string }
-
 // UnpinExport returns an exported label's blocks and slot to an engine rank outside the
 // group's order: its own deadline passed and no leader is heard. A rank whose group
 // lives gets Free instead.
@@ -238,16 +229,14 @@ func (Held) fromEngine()          {}
 func (Applied) fromEngine()       {}
 func (Reserved) fromEngine()      {}
 func (Freed) fromEngine()         {}
-func (StillPinned) fromEngine()   {}
 func (AbortImport) fromEngine()   {}
 func (ReleaseExport) fromEngine() {}
 
-func (Attached) toEngine()         {}
-func (MoverStarted) toEngine()     {}
-func (Exported) toEngine()         {}
-func (Decision) toEngine()         {}
-func (Through) toEngine()          {}
-func (StillPinnedQuery) toEngine() {}
-func (UnpinExport) toEngine()      {}
-func (Imported) toEngine()         {}
-func (Failed) toEngine()           {}
+func (Attached) toEngine()     {}
+func (MoverStarted) toEngine() {}
+func (Exported) toEngine()     {}
+func (Decision) toEngine()     {}
+func (Through) toEngine()      {}
+func (UnpinExport) toEngine()  {}
+func (Imported) toEngine()     {}
+func (Failed) toEngine()       {}

@@ -66,8 +66,6 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 			m.lead.freed = true
 			m.reserveNext()
 		}
-	case handoff.StillPinned:
-		m.do(CloseEngine{s, fmt.Errorf("%w: StillPinned was not asked", handoff.ErrEngine)})
 	}
 }
 

@@ -38,7 +38,6 @@ type FromEngine struct {
 	//	*FromEngine_Applied
 	//	*FromEngine_Reserved
 	//	*FromEngine_Freed
-	//	*FromEngine_StillPinned
 	//	*FromEngine_AbortImport
 	//	*FromEngine_ReleaseExport
 	Message       isFromEngine_Message `protobuf_oneof:"message"`
@@ -164,15 +163,6 @@ func (x *FromEngine) GetFreed() *Freed {
 	return nil
 }
 
-func (x *FromEngine) GetStillPinned() *StillPinned {
-	if x != nil {
-		if x, ok := x.Message.(*FromEngine_StillPinned); ok {
-			return x.StillPinned
-		}
-	}
-	return nil
-}
-
 func (x *FromEngine) GetAbortImport() *AbortImport {
 	if x != nil {
 		if x, ok := x.Message.(*FromEngine_AbortImport); ok {
@@ -231,10 +221,6 @@ type FromEngine_Freed struct {
 	Freed *Freed `protobuf:"bytes,9,opt,name=freed,proto3,oneof"`
 }
 
-type FromEngine_StillPinned struct {
-	StillPinned *StillPinned `protobuf:"bytes,10,opt,name=still_pinned,json=stillPinned,proto3,oneof"`
-}
-
 type FromEngine_AbortImport struct {
 	AbortImport *AbortImport `protobuf:"bytes,11,opt,name=abort_import,json=abortImport,proto3,oneof"`
 }
@@ -261,8 +247,6 @@ func (*FromEngine_Reserved) isFromEngine_Message() {}
 
 func (*FromEngine_Freed) isFromEngine_Message() {}
 
-func (*FromEngine_StillPinned) isFromEngine_Message() {}
-
 func (*FromEngine_AbortImport) isFromEngine_Message() {}
 
 func (*FromEngine_ReleaseExport) isFromEngine_Message() {}
@@ -276,7 +260,6 @@ type ToEngine struct {
 	//	*ToEngine_Exported
 	//	*ToEngine_Decision
 	//	*ToEngine_Through
-	//	*ToEngine_StillPinnedQuery
 	//	*ToEngine_UnpinExport
 	//	*ToEngine_Imported
 	//	*ToEngine_Failed
@@ -367,15 +350,6 @@ func (x *ToEngine) GetThrough() *Through {
 	return nil
 }
 
-func (x *ToEngine) GetStillPinnedQuery() *StillPinnedQuery {
-	if x != nil {
-		if x, ok := x.Message.(*ToEngine_StillPinnedQuery); ok {
-			return x.StillPinnedQuery
-		}
-	}
-	return nil
-}
-
 func (x *ToEngine) GetUnpinExport() *UnpinExport {
 	if x != nil {
 		if x, ok := x.Message.(*ToEngine_UnpinExport); ok {
@@ -427,10 +401,6 @@ type ToEngine_Through struct {
 	Through *Through `protobuf:"bytes,5,opt,name=through,proto3,oneof"`
 }
 
-type ToEngine_StillPinnedQuery struct {
-	StillPinnedQuery *StillPinnedQuery `protobuf:"bytes,6,opt,name=still_pinned_query,json=stillPinnedQuery,proto3,oneof"`
-}
-
 type ToEngine_UnpinExport struct {
 	UnpinExport *UnpinExport `protobuf:"bytes,7,opt,name=unpin_export,json=unpinExport,proto3,oneof"`
 }
@@ -452,8 +422,6 @@ func (*ToEngine_Exported) isToEngine_Message() {}
 func (*ToEngine_Decision) isToEngine_Message() {}
 
 func (*ToEngine_Through) isToEngine_Message() {}
-
-func (*ToEngine_StillPinnedQuery) isToEngine_Message() {}
 
 func (*ToEngine_UnpinExport) isToEngine_Message() {}
 
@@ -795,59 +763,6 @@ func (x *Freed) GetSlots() int32 {
 	return 0
 }
 
-// StillPinned answers StillPinnedQuery.
-type StillPinned struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
-	Held          bool                   `protobuf:"varint,2,opt,name=held,proto3" json:"held,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StillPinned) Reset() {
-	*x = StillPinned{}
-	mi := &file_engine_v1_engine_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StillPinned) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StillPinned) ProtoMessage() {}
-
-func (x *StillPinned) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StillPinned.ProtoReflect.Descriptor instead.
-func (*StillPinned) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *StillPinned) GetLabel() string {
-	if x != nil {
-		return x.Label
-	}
-	return ""
-}
-
-func (x *StillPinned) GetHeld() bool {
-	if x != nil {
-		return x.Held
-	}
-	return false
-}
-
 // AbortImport asks to end an import by the engine's own label; Imported or Failed follows.
 type AbortImport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -858,7 +773,7 @@ type AbortImport struct {
 
 func (x *AbortImport) Reset() {
 	*x = AbortImport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_engine_v1_engine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +785,7 @@ func (x *AbortImport) String() string {
 func (*AbortImport) ProtoMessage() {}
 
 func (x *AbortImport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_engine_v1_engine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +798,7 @@ func (x *AbortImport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortImport.ProtoReflect.Descriptor instead.
 func (*AbortImport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{9}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AbortImport) GetLabel() string {
@@ -903,7 +818,7 @@ type ReleaseExport struct {
 
 func (x *ReleaseExport) Reset() {
 	*x = ReleaseExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_engine_v1_engine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +830,7 @@ func (x *ReleaseExport) String() string {
 func (*ReleaseExport) ProtoMessage() {}
 
 func (x *ReleaseExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_engine_v1_engine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +843,7 @@ func (x *ReleaseExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseExport.ProtoReflect.Descriptor instead.
 func (*ReleaseExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{10}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReleaseExport) GetLabel() string {
@@ -951,7 +866,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_engine_v1_engine_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +878,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_engine_v1_engine_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +891,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Attached) GetIncarnation() uint64 {
@@ -1004,7 +919,7 @@ type MoverStarted struct {
 
 func (x *MoverStarted) Reset() {
 	*x = MoverStarted{}
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +931,7 @@ func (x *MoverStarted) String() string {
 func (*MoverStarted) ProtoMessage() {}
 
 func (x *MoverStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +944,7 @@ func (x *MoverStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoverStarted.ProtoReflect.Descriptor instead.
 func (*MoverStarted) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MoverStarted) GetPid() int32 {
@@ -1050,7 +965,7 @@ type Exported struct {
 
 func (x *Exported) Reset() {
 	*x = Exported{}
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +977,7 @@ func (x *Exported) String() string {
 func (*Exported) ProtoMessage() {}
 
 func (x *Exported) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +990,7 @@ func (x *Exported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exported.ProtoReflect.Descriptor instead.
 func (*Exported) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Exported) GetLabel() string {
@@ -1103,7 +1018,7 @@ type Through struct {
 
 func (x *Through) Reset() {
 	*x = Through{}
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1030,7 @@ func (x *Through) String() string {
 func (*Through) ProtoMessage() {}
 
 func (x *Through) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1043,7 @@ func (x *Through) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Through.ProtoReflect.Descriptor instead.
 func (*Through) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Through) GetN() uint64 {
@@ -1136,51 +1051,6 @@ func (x *Through) GetN() uint64 {
 		return x.N
 	}
 	return 0
-}
-
-// StillPinnedQuery asks whether label is still pinned; StillPinned answers.
-type StillPinnedQuery struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StillPinnedQuery) Reset() {
-	*x = StillPinnedQuery{}
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StillPinnedQuery) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StillPinnedQuery) ProtoMessage() {}
-
-func (x *StillPinnedQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StillPinnedQuery.ProtoReflect.Descriptor instead.
-func (*StillPinnedQuery) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *StillPinnedQuery) GetLabel() string {
-	if x != nil {
-		return x.Label
-	}
-	return ""
 }
 
 // UnpinExport returns an exported label's blocks and slot outside the group's order:
@@ -1195,7 +1065,7 @@ type UnpinExport struct {
 
 func (x *UnpinExport) Reset() {
 	*x = UnpinExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1077,7 @@ func (x *UnpinExport) String() string {
 func (*UnpinExport) ProtoMessage() {}
 
 func (x *UnpinExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1090,7 @@ func (x *UnpinExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinExport.ProtoReflect.Descriptor instead.
 func (*UnpinExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UnpinExport) GetLabel() string {
@@ -1250,7 +1120,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1132,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1145,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Failed) GetLabel() string {
@@ -1303,7 +1173,7 @@ var File_engine_v1_engine_proto protoreflect.FileDescriptor
 
 const file_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\xd9\x05\n" +
+	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\x9c\x05\n" +
 	"\n" +
 	"FromEngine\x121\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachH\x00R\x06attach\x12D\n" +
@@ -1315,22 +1185,20 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\aapplied\x18\a \x01(\v2\x18.baton.engine.v1.AppliedH\x00R\aapplied\x127\n" +
 	"\breserved\x18\b \x01(\v2\x19.baton.common.v1.ReservedH\x00R\breserved\x12.\n" +
 	"\x05freed\x18\t \x01(\v2\x16.baton.engine.v1.FreedH\x00R\x05freed\x12A\n" +
-	"\fstill_pinned\x18\n" +
-	" \x01(\v2\x1c.baton.engine.v1.StillPinnedH\x00R\vstillPinned\x12A\n" +
 	"\fabort_import\x18\v \x01(\v2\x1c.baton.engine.v1.AbortImportH\x00R\vabortImport\x12G\n" +
 	"\x0erelease_export\x18\f \x01(\v2\x1e.baton.engine.v1.ReleaseExportH\x00R\rreleaseExportB\t\n" +
-	"\amessage\"\xbe\x04\n" +
+	"\amessageJ\x04\b\n" +
+	"\x10\v\"\xf1\x03\n" +
 	"\bToEngine\x127\n" +
 	"\battached\x18\x01 \x01(\v2\x19.baton.engine.v1.AttachedH\x00R\battached\x12D\n" +
 	"\rmover_started\x18\x02 \x01(\v2\x1d.baton.engine.v1.MoverStartedH\x00R\fmoverStarted\x127\n" +
 	"\bexported\x18\x03 \x01(\v2\x19.baton.engine.v1.ExportedH\x00R\bexported\x127\n" +
 	"\bdecision\x18\x04 \x01(\v2\x19.baton.common.v1.DecisionH\x00R\bdecision\x124\n" +
-	"\athrough\x18\x05 \x01(\v2\x18.baton.engine.v1.ThroughH\x00R\athrough\x12Q\n" +
-	"\x12still_pinned_query\x18\x06 \x01(\v2!.baton.engine.v1.StillPinnedQueryH\x00R\x10stillPinnedQuery\x12A\n" +
+	"\athrough\x18\x05 \x01(\v2\x18.baton.engine.v1.ThroughH\x00R\athrough\x12A\n" +
 	"\funpin_export\x18\a \x01(\v2\x1c.baton.engine.v1.UnpinExportH\x00R\vunpinExport\x127\n" +
 	"\bimported\x18\b \x01(\v2\x19.baton.common.v1.ImportedH\x00R\bimported\x121\n" +
 	"\x06failed\x18\t \x01(\v2\x17.baton.engine.v1.FailedH\x00R\x06failedB\t\n" +
-	"\amessage\"\x0e\n" +
+	"\amessageJ\x04\b\x06\x10\a\"\x0e\n" +
 	"\fBuffersReady\" \n" +
 	"\bAnnounce\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\"\xe7\x01\n" +
@@ -1349,10 +1217,7 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"5\n" +
 	"\x05Freed\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\x05R\x06blocks\x12\x14\n" +
-	"\x05slots\x18\x02 \x01(\x05R\x05slots\"7\n" +
-	"\vStillPinned\x12\x14\n" +
-	"\x05label\x18\x01 \x01(\tR\x05label\x12\x12\n" +
-	"\x04held\x18\x02 \x01(\bR\x04held\"#\n" +
+	"\x05slots\x18\x02 \x01(\x05R\x05slots\"#\n" +
 	"\vAbortImport\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\"%\n" +
 	"\rReleaseExport\x12\x14\n" +
@@ -1366,9 +1231,7 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x125\n" +
 	"\bmanifest\x18\x02 \x01(\v2\x19.baton.common.v1.ManifestR\bmanifest\"\x17\n" +
 	"\aThrough\x12\f\n" +
-	"\x01n\x18\x01 \x01(\x04R\x01n\"(\n" +
-	"\x10StillPinnedQuery\x12\x14\n" +
-	"\x05label\x18\x01 \x01(\tR\x05label\"O\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\"O\n" +
 	"\vUnpinExport\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12*\n" +
 	"\x02id\x18\x02 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\"m\n" +
@@ -1392,69 +1255,65 @@ func file_engine_v1_engine_proto_rawDescGZIP() []byte {
 	return file_engine_v1_engine_proto_rawDescData
 }
 
-var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_engine_v1_engine_proto_goTypes = []any{
-	(*FromEngine)(nil),       // 0: baton.engine.v1.FromEngine
-	(*ToEngine)(nil),         // 1: baton.engine.v1.ToEngine
-	(*BuffersReady)(nil),     // 2: baton.engine.v1.BuffersReady
-	(*Announce)(nil),         // 3: baton.engine.v1.Announce
-	(*Export)(nil),           // 4: baton.engine.v1.Export
-	(*Held)(nil),             // 5: baton.engine.v1.Held
-	(*Applied)(nil),          // 6: baton.engine.v1.Applied
-	(*Freed)(nil),            // 7: baton.engine.v1.Freed
-	(*StillPinned)(nil),      // 8: baton.engine.v1.StillPinned
-	(*AbortImport)(nil),      // 9: baton.engine.v1.AbortImport
-	(*ReleaseExport)(nil),    // 10: baton.engine.v1.ReleaseExport
-	(*Attached)(nil),         // 11: baton.engine.v1.Attached
-	(*MoverStarted)(nil),     // 12: baton.engine.v1.MoverStarted
-	(*Exported)(nil),         // 13: baton.engine.v1.Exported
-	(*Through)(nil),          // 14: baton.engine.v1.Through
-	(*StillPinnedQuery)(nil), // 15: baton.engine.v1.StillPinnedQuery
-	(*UnpinExport)(nil),      // 16: baton.engine.v1.UnpinExport
-	(*Failed)(nil),           // 17: baton.engine.v1.Failed
-	(*v1.Attach)(nil),        // 18: baton.common.v1.Attach
-	(*v1.Import)(nil),        // 19: baton.common.v1.Import
-	(*v1.Reserved)(nil),      // 20: baton.common.v1.Reserved
-	(*v1.Decision)(nil),      // 21: baton.common.v1.Decision
-	(*v1.Imported)(nil),      // 22: baton.common.v1.Imported
-	(*v1.Resume)(nil),        // 23: baton.common.v1.Resume
-	(*v1.Manifest)(nil),      // 24: baton.common.v1.Manifest
-	(*v1.HandoffID)(nil),     // 25: baton.common.v1.HandoffID
-	(*v1.Error)(nil),         // 26: baton.common.v1.Error
+	(*FromEngine)(nil),    // 0: baton.engine.v1.FromEngine
+	(*ToEngine)(nil),      // 1: baton.engine.v1.ToEngine
+	(*BuffersReady)(nil),  // 2: baton.engine.v1.BuffersReady
+	(*Announce)(nil),      // 3: baton.engine.v1.Announce
+	(*Export)(nil),        // 4: baton.engine.v1.Export
+	(*Held)(nil),          // 5: baton.engine.v1.Held
+	(*Applied)(nil),       // 6: baton.engine.v1.Applied
+	(*Freed)(nil),         // 7: baton.engine.v1.Freed
+	(*AbortImport)(nil),   // 8: baton.engine.v1.AbortImport
+	(*ReleaseExport)(nil), // 9: baton.engine.v1.ReleaseExport
+	(*Attached)(nil),      // 10: baton.engine.v1.Attached
+	(*MoverStarted)(nil),  // 11: baton.engine.v1.MoverStarted
+	(*Exported)(nil),      // 12: baton.engine.v1.Exported
+	(*Through)(nil),       // 13: baton.engine.v1.Through
+	(*UnpinExport)(nil),   // 14: baton.engine.v1.UnpinExport
+	(*Failed)(nil),        // 15: baton.engine.v1.Failed
+	(*v1.Attach)(nil),     // 16: baton.common.v1.Attach
+	(*v1.Import)(nil),     // 17: baton.common.v1.Import
+	(*v1.Reserved)(nil),   // 18: baton.common.v1.Reserved
+	(*v1.Decision)(nil),   // 19: baton.common.v1.Decision
+	(*v1.Imported)(nil),   // 20: baton.common.v1.Imported
+	(*v1.Resume)(nil),     // 21: baton.common.v1.Resume
+	(*v1.Manifest)(nil),   // 22: baton.common.v1.Manifest
+	(*v1.HandoffID)(nil),  // 23: baton.common.v1.HandoffID
+	(*v1.Error)(nil),      // 24: baton.common.v1.Error
 }
 var file_engine_v1_engine_proto_depIdxs = []int32{
-	18, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
+	16, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
 	2,  // 1: baton.engine.v1.FromEngine.buffers_ready:type_name -> baton.engine.v1.BuffersReady
 	3,  // 2: baton.engine.v1.FromEngine.announce:type_name -> baton.engine.v1.Announce
 	4,  // 3: baton.engine.v1.FromEngine.export:type_name -> baton.engine.v1.Export
-	19, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
+	17, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
 	5,  // 5: baton.engine.v1.FromEngine.held:type_name -> baton.engine.v1.Held
 	6,  // 6: baton.engine.v1.FromEngine.applied:type_name -> baton.engine.v1.Applied
-	20, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
+	18, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
 	7,  // 8: baton.engine.v1.FromEngine.freed:type_name -> baton.engine.v1.Freed
-	8,  // 9: baton.engine.v1.FromEngine.still_pinned:type_name -> baton.engine.v1.StillPinned
-	9,  // 10: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
-	10, // 11: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
-	11, // 12: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
-	12, // 13: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
-	13, // 14: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
-	21, // 15: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
-	14, // 16: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
-	15, // 17: baton.engine.v1.ToEngine.still_pinned_query:type_name -> baton.engine.v1.StillPinnedQuery
-	16, // 18: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
-	22, // 19: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
-	17, // 20: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
-	23, // 21: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
-	24, // 22: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
-	25, // 23: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
-	26, // 24: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
-	0,  // 25: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
-	1,  // 26: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
-	26, // [26:27] is the sub-list for method output_type
-	25, // [25:26] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	8,  // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
+	9,  // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
+	10, // 11: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
+	11, // 12: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
+	12, // 13: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
+	19, // 14: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
+	13, // 15: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
+	14, // 16: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
+	20, // 17: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
+	15, // 18: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
+	21, // 19: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
+	22, // 20: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
+	23, // 21: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
+	24, // 22: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
+	0,  // 23: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
+	1,  // 24: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
+	24, // [24:25] is the sub-list for method output_type
+	23, // [23:24] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_engine_v1_engine_proto_init() }
@@ -1472,7 +1331,6 @@ func file_engine_v1_engine_proto_init() {
 		(*FromEngine_Applied)(nil),
 		(*FromEngine_Reserved)(nil),
 		(*FromEngine_Freed)(nil),
-		(*FromEngine_StillPinned)(nil),
 		(*FromEngine_AbortImport)(nil),
 		(*FromEngine_ReleaseExport)(nil),
 	}
@@ -1482,7 +1340,6 @@ func file_engine_v1_engine_proto_init() {
 		(*ToEngine_Exported)(nil),
 		(*ToEngine_Decision)(nil),
 		(*ToEngine_Through)(nil),
-		(*ToEngine_StillPinnedQuery)(nil),
 		(*ToEngine_UnpinExport)(nil),
 		(*ToEngine_Imported)(nil),
 		(*ToEngine_Failed)(nil),
@@ -1493,7 +1350,7 @@ func file_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_v1_engine_proto_rawDesc), len(file_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
