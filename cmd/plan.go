@@ -169,7 +169,11 @@ func listModels(w io.Writer) error {
 			add("%d MLA (latent of %d)", l.Layers, l.Dim)
 		}
 		if s := m.Desc.Mamba; s != nil {
-			add("%d Mamba2 (%d heads, %d groups)", s.Layers, s.Heads, s.Groups)
+			groups := "1 group"
+			if s.Groups != 1 {
+				groups = fmt.Sprintf("%d groups", s.Groups)
+			}
+			add("%d Mamba2 (%d heads, %s)", s.Layers, s.Heads, groups)
 		}
 		for _, l := range m.Lacks {
 			add("lacks %s", l)

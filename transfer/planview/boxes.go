@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/batonkv/baton/transfer/layout"
 	"go.yaml.in/yaml/v3"
@@ -66,7 +67,7 @@ func OfBoxes(file []byte, d Default, tokens int32) (Geometry, error) {
 		if errors.Is(err, io.EOF) {
 			return g, fmt.Errorf("%w: boxes: the file is empty", ErrInput)
 		}
-		return g, fmt.Errorf("%w: boxes: %w", ErrInput, err)
+		return g, fmt.Errorf("%w: boxes: %s", ErrInput, inWords(err))
 	}
 	g.Name = f.Model
 	if g.Name == "" {
@@ -90,6 +91,30 @@ func OfBoxes(file []byte, d Default, tokens int32) (Geometry, error) {
 	}
 	g.Dst, err = g.shards("destination", f.Destination, index, d, tokens)
 	return g, err
+}
+
+// known are the keys of each struct of a file, as the decoder names the struct.
+var known = map[string]string{
+	"planview.boxFile":  "model, states, source, destination",
+	"planview.boxState": "name, paging, layers, units, elems",
+	"planview.boxShard": "state, rank, layers, units, rows, items, dtype, view",
+	"planview.boxView":  "buffer, off, layer, item, row, unit, elem",
+}
+
+// inWords is a decoder's error without the names of Go types.
+func inWords(err error) string {
+	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", ""), "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:")
+	for typ, keys := range known {
+		text = strings.ReplaceAll(text, "not found in type "+typ, "is unknown: want one of "+keys)
+		text = strings.ReplaceAll(text, "into "+typ, "where a mapping of "+keys+" is wanted")
+		text = strings.ReplaceAll(text, "into []"+typ, "where a list is wanted")
+	}
+	for typ, what := range map[string]string{"[2]int32": "a span such as [0, 2]", "int32": "a whole number", "uint32": "a whole number from 0", "int64": "a whole number"} {
+		text = strings.ReplaceAll(text, "into "+typ, "where "+what+" is wanted")
+	}
+	text = strings.ReplaceAll(strings.ReplaceAll(text, "cannot unmarshal ", ""), "field ", "key ")
+	return strings.Join(strings.Fields(text), " ")
 }
 
 func (g *Geometry) shards(where string, in []boxShard, index map[string]int32, d Default, tokens int32) ([]layout.Shard, error) {

@@ -114,11 +114,18 @@ func TestBoxes(t *testing.T) {
 		{"outside", head + "destination: [{state: k, rank: 1, layers: [0, 1], units: [1, 3]}]", "destination: layout: bad geometry: state k, rank 1"},
 		{"overflow", strings.Replace(head, "elems: 4", "elems: 268435456", 1) + "source: [{state: k, layers: [0, 1], units: [0, 2], rows: 1048576, items: 2147483647}]", "2^60"},
 		{"not a number", head + "source: [{state: k, rank: x}]", "boxes"},
+		{"unknown key", "modle: x", "line 1: key modle is unknown: want one of model, states"},
+		{"unknown key of a shard", head + "source: [{sate: k}]", "key sate is unknown: want one of state, rank"},
+		{"no span", head + "source: [{state: k, layers: 3}]", "where a span such as [0, 2] is wanted"},
+		{"no list", head + "source: {state: k}", "where a list is wanted"},
 		{"too long", strings.Repeat("#", planview.MaxFile+1), "at most"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g, err := planview.OfBoxes([]byte(c.file), def, 30)
 			if c.says != "" {
+				if err != nil && (strings.Contains(err.Error(), "planview.") || strings.Contains(err.Error(), "int32")) {
+					t.Errorf("names of types: %v", err)
+				}
 				if !errors.Is(err, planview.ErrInput) || !strings.Contains(err.Error(), c.says) {
 					t.Fatalf("%v does not say %q", err, c.says)
 				}
