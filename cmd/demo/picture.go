@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/layout/parallel"
+	"github.com/batonkv/baton/transfer/planview"
 	"github.com/batonkv/baton/transfer/reshard"
 )
 
@@ -30,7 +30,7 @@ func (d *demo) printPicture(out io.Writer, r row) error {
 	}
 	fmt.Fprintf(out, "\nwhat moved for %s, %d of its %d tokens:\n", r.label, r.suffix(), len(r.prompt.tokens))
 	for i, pair := range p.Pairs() {
-		fmt.Fprintf(out, "  %s rank %d  ──%10s ──▶  %s rank %d\n", r.src.Name, pair.Src, dev.Size(p.Bytes(uint32(i), r.suffix())), r.dst.Name, pair.Dst)
+		fmt.Fprintf(out, "  %s rank %d  ──%10s ──▶  %s rank %d\n", r.src.Name, pair.Src, planview.Size(p.Bytes(uint32(i), r.suffix())), r.dst.Name, pair.Dst)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/transfer/planview"
 )
 
 const columns = "%-4s %-14s %6s %4s %10s %7s  %6s %8s %6s %6s %6s %6s  %5s  %-8s %s\n"
@@ -31,7 +32,7 @@ func printRow(out io.Writer, r row, backend string) {
 		rate = fmt.Sprintf("%.2f", float64(r.imported.Bytes)/p.Move.Seconds()/1e9)
 	}
 	fmt.Fprintf(out, columns, r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
-		dev.Size(r.imported.Bytes), fmt.Sprintf("%d bl.", r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
+		planview.Size(r.imported.Bytes), fmt.Sprintf("%d bl.", r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
 		ms(p.Done), ms(p.Admit), rate, backend, verdict)
 }
 
@@ -57,7 +58,7 @@ func (d *demo) verdict(out io.Writer, rows []row) error {
 		return strings.Join(cuts, ", ")
 	}
 	fmt.Fprintf(out, "\n%s → %s, model %s: %d hand-offs, %s moved by the decode ranks' movers, %d prompt tokens computed again\n",
-		names(d.prefill), names(d.decode), d.model.Name, len(rows), dev.Size(bytes), forwards)
+		names(d.prefill), names(d.decode), d.model.Name, len(rows), planview.Size(bytes), forwards)
 	if wrong != nil {
 		return fmt.Errorf("%w: request %s moved %d bytes, its shapes say %d", ErrBytes, wrong.label, wrong.imported.Bytes, wrong.moved)
 	}

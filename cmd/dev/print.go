@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"github.com/batonkv/baton/transfer/planview"
 )
 
 // Print shows what is up and where.
@@ -14,19 +16,8 @@ func (c *Cluster) Print(w io.Writer) {
 	for _, g := range c.Groups {
 		for n, k := range g.Ranks {
 			fmt.Fprintf(t, "%s\t%d of %d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", g.Name, n, g.TP, k.Sidecar.Addr, k.Sidecar.PID, k.Sidecar.Metrics,
-				k.Sidecar.MoverPID, k.Engine.PID, Size(k.Engine.KVBytes), Size(k.Engine.State), k.Engine.Front)
+				k.Sidecar.MoverPID, k.Engine.PID, planview.Size(k.Engine.KVBytes), planview.Size(k.Engine.State), k.Engine.Front)
 		}
 	}
 	t.Flush()
-}
-
-// Size prints bytes for people.
-func Size(n int64) string {
-	switch {
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d B", n)
 }
