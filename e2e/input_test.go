@@ -19,15 +19,15 @@ import (
 )
 
 // ends runs a command to its end, which must be a failure that says every one of words
-// and no panic.
-func ends(t *testing.T, args, words []string) {
+// and no panic, and gives its exit code.
+func ends(t *testing.T, args, words []string) (code int) {
 	t.Helper()
 	cmd := exec.CommandContext(bounded(t), binary, args...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() < 1 {
 		t.Errorf("%v ended with %v:\n%s", args, err, out)
-		return
+		return 0
 	}
 	for _, w := range append(words, "baton: ") {
 		if !strings.Contains(string(out), w) {
@@ -37,6 +37,7 @@ func ends(t *testing.T, args, words []string) {
 	if strings.Contains(string(out), "panic") || strings.Contains(string(out), "goroutine ") {
 		t.Errorf("%v broke down:\n%s", args, out)
 	}
+	return exit.ExitCode()
 }
 
 func TestBadCommandLines(t *testing.T) {
@@ -56,12 +57,18 @@ func TestBadCommandLines(t *testing.T) {
 		{"demo --inference-shards=tp=1,role=prefill", []string{"a prefill and a decode group"}},
 		{"demo --corrupt=kw", []string{`corrupt "kw"`, "want kv, state"}},
 		{"demo --new=0", []string{"new", "0"}},
+		{"demo --deadline=1ms", []string{"--deadline 1ms", "100ms"}},
+		{"dev --block=65536", []string{"--block 65536", "1 to 1024"}},
 		{"sidecar --clustre=x", []string{"--clustre", `did you mean "--cluster"?`}},
 		{"sidecar", []string{"cluster: is empty", "group: is empty", "endpoints: 0 given", "tls.ca"}},
 		{"mover", []string{"no sidecar started this process", "baton sidecar"}},
 		{"engine --group=g --instance=xyz", []string{`instance "xyz"`, "hexadecimal"}},
 	} {
-		t.Run(c.args, func(t *testing.T) { ends(t, strings.Fields(c.args), c.say) })
+		t.Run(c.args, func(t *testing.T) {
+			if code := ends(t, strings.Fields(c.args), c.say); code != 2 {
+				t.Errorf("exit code %d, want 2", code)
+			}
+		})
 	}
 }
 
