@@ -126,15 +126,19 @@ func TestBothDial(t *testing.T) {
 		d.peers.Dial(p.peers.Addr(), p.self)
 		p.peers.Dial(d.peers.Addr(), d.self)
 	}
-	man := r.export("p", "r1", 20)
-	for {
-		if _, err := r.importNow(t.Context(), "d", man); err == nil {
-			break
-		} else if !errors.Is(err, handoff.ErrPeer) && !errors.Is(err, handoff.ErrTransfer) {
-			t.Fatal(err) // a session that was replaced may fail a try, and nothing else
+	for _, label := range []string{"r1", "r2"} {
+		man := r.export("p", label, 20)
+		for {
+			if _, err := r.importNow(t.Context(), "d", man); err == nil {
+				break
+			} else if !errors.Is(err, handoff.ErrPeer) && !errors.Is(err, handoff.ErrTransfer) {
+				t.Fatal(err) // a session that was replaced may fail a try, and nothing else
+			}
+		}
+		if !r.same("d", label, 20) {
+			t.Fatalf("%s: other bytes arrived", label)
 		}
 	}
-	r.handoff("r2", 20)
 }
 
 // A call that ends before its import is in doubt; the import goes on.
