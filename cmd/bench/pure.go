@@ -104,6 +104,7 @@ func lowering(ctx context.Context, o Options) ([]Result, error) {
 			return nil, err
 		}
 		r := Result{Name: fmt.Sprintf("lower/%d-scattered", c.blocks), Unit: "us", What: "lower one rank pair, Llama-3.1-70B TP4 to TP2"}
+		r.Samples = make([]float64, 0, o.Rounds)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range o.Rounds {

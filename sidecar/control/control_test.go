@@ -208,6 +208,16 @@ func TestOnlyControlPlanesMayCall(t *testing.T) {
 	}
 }
 
+// count is how many notices a watch that ends by itself yields.
+func count(t *testing.T, c *client.Client) (n int) {
+	for _, err := range c.Watch(testCtx(t), 0) {
+		if n++; err != nil {
+			t.Fatalf("an ordinary end became %v", err)
+		}
+	}
+	return n
+}
+
 func TestWatch(t *testing.T) {
 	w := start(t)
 	c := w.dial(t, "baton://control/dev")
@@ -254,13 +264,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	w.Log.Close()
-	n := 0
-	for _, err := range c.Watch(testCtx(t), 0) {
-		if n++; err != nil {
-			t.Fatalf("an ordinary end became %v", err)
-		}
-	}
-	if n != 6 {
+	if n := count(t, c); n != 6 {
 		t.Fatalf("%d notices of a closed log, want 6", n)
 	}
 	w.stop()
