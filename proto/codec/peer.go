@@ -74,8 +74,6 @@ func encodeInside(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 		p.Message = &peerv1.PeerMessage_Leased{Leased: toLeased(b, m)}
 	case handoff.Unpin:
 		p.Message = &peerv1.PeerMessage_Unpin{Unpin: &peerv1.Unpin{Id: toID(b, m.ID), Pin: uint64(m.Pin)}}
-	case handoff.Abort:
-		p.Message = &peerv1.PeerMessage_Abort{Abort: &peerv1.Abort{Id: toID(b, m.ID)}}
 	case handoff.Landed:
 		p.Message = &peerv1.PeerMessage_Landed{Landed: toLanded(b, m)}
 	case handoff.RankHeld:
@@ -107,8 +105,6 @@ func decodeInside(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 		return fromLeased(b, p.Leased)
 	case *peerv1.PeerMessage_Unpin:
 		return handoff.Unpin{ID: fromID(b, p.Unpin.GetId()), Pin: handoff.PinID(p.Unpin.GetPin())}
-	case *peerv1.PeerMessage_Abort:
-		return handoff.Abort{ID: fromID(b, p.Abort.GetId())}
 	case *peerv1.PeerMessage_Landed:
 		return fromLanded(b, p.Landed)
 	case *peerv1.PeerMessage_RankHeld:
@@ -154,8 +150,6 @@ func encodeBetween(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool 
 	case handoff.Withdraw:
 		p.Message = &peerv1.PeerMessage_Withdraw{Withdraw: &peerv1.Withdraw{Id: toID(b, m.ID),
 			Importer: toImporter(b, m.Importer), Attempt: uint64(m.Attempt)}}
-	case handoff.ReleaseManifest:
-		p.Message = &peerv1.PeerMessage_ReleaseManifest{ReleaseManifest: &peerv1.ReleaseManifest{Id: toID(b, m.ID), Key: sum(m.Key)}}
 	default:
 		return false
 	}
@@ -193,9 +187,6 @@ func decodeBetween(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	case *peerv1.PeerMessage_Withdraw:
 		return handoff.Withdraw{ID: fromID(b, p.Withdraw.GetId()), Importer: fromImporter(b, p.Withdraw.GetImporter()),
 			Attempt: handoff.Attempt(p.Withdraw.GetAttempt())}
-	case *peerv1.PeerMessage_ReleaseManifest:
-		return handoff.ReleaseManifest{ID: fromID(b, p.ReleaseManifest.GetId()),
-			Key: b.key("release_manifest.key", p.ReleaseManifest.GetKey())}
 	}
 	return nil
 }

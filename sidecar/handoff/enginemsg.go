@@ -84,7 +84,7 @@ type Export struct {
 	Position int32   // position of the per-request state
 	Resume   Resume
 	Copies   int32         // how many imports may consume it; 0 means 1
-	MaxHold  time.Duration // bound that no renewal passes; 0: the sidecar's default
+	MaxHold  time.Duration // the most that it is held; 0: the sidecar's default
 }
 
 // Import asks to bring a hand-off in; rank 0 only. Label is the decode engine's request id.

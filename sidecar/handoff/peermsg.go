@@ -90,9 +90,6 @@ type Unpin struct {
 	Pin PinID
 }
 
-// Abort asks the leader to end an import; only the leader's decision does.
-type Abort struct{ ID ID }
-
 // Landed tells the leader that a rank's pulls for reserve decision N have settled
 // and were checked, or why not. Quiet says that no ticket of the rank is open.
 type Landed struct {
@@ -200,32 +197,24 @@ type Withdraw struct {
 	Attempt  Attempt
 }
 
-// ReleaseManifest gives up a hand-off that nobody will import.
-type ReleaseManifest struct {
-	ID  ID
-	Key Key
-}
-
-func (Join) peerMessage()            {}
-func (Roster) peerMessage()          {}
-func (Geometry) peerMessage()        {}
-func (Pinned) peerMessage()          {}
-func (Leased) peerMessage()          {}
-func (Unpin) peerMessage()           {}
-func (Abort) peerMessage()           {}
-func (Landed) peerMessage()          {}
-func (RankHeld) peerMessage()        {}
-func (RankApplied) peerMessage()     {}
-func (RankReserved) peerMessage()    {}
-func (Decision) peerMessage()        {}
-func (WantGeometry) peerMessage()    {}
-func (WantBuffers) peerMessage()     {}
-func (Buffers) peerMessage()         {}
-func (Open) peerMessage()            {}
-func (Opened) peerMessage()          {}
-func (Check) peerMessage()           {}
-func (Checked) peerMessage()         {}
-func (Done) peerMessage()            {}
-func (DoneAck) peerMessage()         {}
-func (Withdraw) peerMessage()        {}
-func (ReleaseManifest) peerMessage() {}
+func (Join) peerMessage()         {}
+func (Roster) peerMessage()       {}
+func (Geometry) peerMessage()     {}
+func (Pinned) peerMessage()       {}
+func (Leased) peerMessage()       {}
+func (Unpin) peerMessage()        {}
+func (Landed) peerMessage()       {}
+func (RankHeld) peerMessage()     {}
+func (RankApplied) peerMessage()  {}
+func (RankReserved) peerMessage() {}
+func (Decision) peerMessage()     {}
+func (WantGeometry) peerMessage() {}
+func (WantBuffers) peerMessage()  {}
+func (Buffers) peerMessage()      {}
+func (Open) peerMessage()         {}
+func (Opened) peerMessage()       {}
+func (Check) peerMessage()        {}
+func (Checked) peerMessage()      {}
+func (Done) peerMessage()         {}
+func (DoneAck) peerMessage()      {}
+func (Withdraw) peerMessage()     {}

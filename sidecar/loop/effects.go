@@ -73,7 +73,8 @@ func (s *Sidecar) toEngine(f machine.ToEngine) {
 		return // its end is on the way
 	}
 	if err := es.Send(f.Msg); err != nil {
-		s.log.Debug("engine session", "err", err) // Closed tells of its end
+		s.unsent("engine session", err)
+		es.Close(err) // a message that does not arrive may not be followed by others
 	}
 }
 
@@ -87,8 +88,19 @@ func (s *Sidecar) toPeer(f machine.ToPeer) {
 		return // its end is on the way, or the machine hears of it
 	}
 	if err := ss[0].Send(f.Msg); err != nil {
-		s.log.Debug("peer session", "peer", f.Peer, "err", err) // Down tells of its end
+		s.unsent("session of "+f.Peer.String(), err)
+		ss[0].Close(err) // a message that does not arrive may not be followed by others
 	}
+}
+
+// unsent tells of a message that a session did not take. That it has ended is told when
+// it ends; that the message is over a bound is told nowhere else.
+func (s *Sidecar) unsent(where string, err error) {
+	if errors.Is(err, handoff.ErrBound) {
+		s.log.Error("message not sent, session ends", "where", where, "err", err)
+		return
+	}
+	s.log.Debug("message not sent", "where", where, "err", err)
 }
 
 // pull submits a job and waits for its ticket aside.

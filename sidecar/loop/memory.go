@@ -135,7 +135,7 @@ func (s *Sidecar) share(f machine.ShareBuffers) {
 	} else {
 		for _, d := range b.decls {
 			key := Random()
-			if err := s.fds.Offer(key, b.fds[d.ID], f.Peer.String()); err != nil {
+			if err := s.offer(key, b.fds[d.ID], f.Peer); err != nil {
 				msg = handoff.Buffers{Why: err.Error()}
 				break
 			}
@@ -143,6 +143,17 @@ func (s *Sidecar) share(f machine.ShareBuffers) {
 		}
 	}
 	s.toPeer(machine.ToPeer{Peer: f.Peer, Msg: msg})
+}
+
+// offer gives a peer a descriptor that can read alone: nobody writes into an engine's
+// memory but its own side's mover.
+func (s *Sidecar) offer(key uint64, f int, p handoff.Member) error {
+	ro, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%w: open the engine's buffer for reading: %w", transfer.ErrMemory, err)
+	}
+	defer unix.Close(ro)
+	return s.fds.Offer(key, ro, p.String())
 }
 
 // fetch gets a peer's descriptors against their keys.

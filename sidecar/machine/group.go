@@ -54,7 +54,7 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 		m.checked(p, msg)
 	case handoff.Geometry:
 		m.geometry(p, msg)
-	case handoff.Open, handoff.Done, handoff.Withdraw, handoff.ReleaseManifest, handoff.Opened, handoff.DoneAck:
+	case handoff.Open, handoff.Done, handoff.Withdraw, handoff.Opened, handoff.DoneAck:
 		if !m.leads() {
 			m.refuse(p, msg, NotLeader)
 			return
@@ -141,8 +141,6 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 		m.granted(p, msg.Reserved)
 	case handoff.Landed:
 		m.landed(p, msg)
-	case handoff.Abort:
-		m.abortImport(msg.ID, handoff.ErrAborted)
 	}
 }
 

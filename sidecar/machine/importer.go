@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,7 +40,7 @@ func (m *Machine) importCall(e Import) {
 func (m *Machine) importEngine(im handoff.Import) {
 	i, err := m.startImport(im)
 	if err != nil {
-		m.toEngine(handoff.Failed{Label: im.Label, Err: err, SourceSafe: true})
+		m.toEngine(handoff.Failed{Label: im.Label, Err: err, SourceSafe: !errors.Is(err, handoff.ErrInDoubt)})
 		return
 	}
 	i.engine = true

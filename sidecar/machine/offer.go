@@ -34,10 +34,6 @@ func (m *Machine) betweenLeaders(p handoff.Member, msg handoff.PeerMessage) {
 			return
 		}
 		m.withdrawn(p, msg)
-	case handoff.ReleaseManifest:
-		if s := m.lead.sources[msg.ID]; s != nil && s.Key == msg.Key {
-			m.endSource(msg.ID)
-		}
 	case handoff.Opened:
 		m.opened(p, msg)
 	case handoff.DoneAck:

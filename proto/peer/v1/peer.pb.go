@@ -96,7 +96,6 @@ type PeerMessage struct {
 	//	*PeerMessage_Pinned
 	//	*PeerMessage_Leased
 	//	*PeerMessage_Unpin
-	//	*PeerMessage_Abort
 	//	*PeerMessage_Landed
 	//	*PeerMessage_RankHeld
 	//	*PeerMessage_RankApplied
@@ -113,7 +112,6 @@ type PeerMessage struct {
 	//	*PeerMessage_Done
 	//	*PeerMessage_DoneAck
 	//	*PeerMessage_Withdraw
-	//	*PeerMessage_ReleaseManifest
 	Message       isPeerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -205,15 +203,6 @@ func (x *PeerMessage) GetUnpin() *Unpin {
 	if x != nil {
 		if x, ok := x.Message.(*PeerMessage_Unpin); ok {
 			return x.Unpin
-		}
-	}
-	return nil
-}
-
-func (x *PeerMessage) GetAbort() *Abort {
-	if x != nil {
-		if x, ok := x.Message.(*PeerMessage_Abort); ok {
-			return x.Abort
 		}
 	}
 	return nil
@@ -363,15 +352,6 @@ func (x *PeerMessage) GetWithdraw() *Withdraw {
 	return nil
 }
 
-func (x *PeerMessage) GetReleaseManifest() *ReleaseManifest {
-	if x != nil {
-		if x, ok := x.Message.(*PeerMessage_ReleaseManifest); ok {
-			return x.ReleaseManifest
-		}
-	}
-	return nil
-}
-
 type isPeerMessage_Message interface {
 	isPeerMessage_Message()
 }
@@ -399,10 +379,6 @@ type PeerMessage_Leased struct {
 
 type PeerMessage_Unpin struct {
 	Unpin *Unpin `protobuf:"bytes,6,opt,name=unpin,proto3,oneof"`
-}
-
-type PeerMessage_Abort struct {
-	Abort *Abort `protobuf:"bytes,7,opt,name=abort,proto3,oneof"`
 }
 
 type PeerMessage_Landed struct {
@@ -470,10 +446,6 @@ type PeerMessage_Withdraw struct {
 	Withdraw *Withdraw `protobuf:"bytes,23,opt,name=withdraw,proto3,oneof"`
 }
 
-type PeerMessage_ReleaseManifest struct {
-	ReleaseManifest *ReleaseManifest `protobuf:"bytes,24,opt,name=release_manifest,json=releaseManifest,proto3,oneof"`
-}
-
 func (*PeerMessage_Hello) isPeerMessage_Message() {}
 
 func (*PeerMessage_Join) isPeerMessage_Message() {}
@@ -485,8 +457,6 @@ func (*PeerMessage_Pinned) isPeerMessage_Message() {}
 func (*PeerMessage_Leased) isPeerMessage_Message() {}
 
 func (*PeerMessage_Unpin) isPeerMessage_Message() {}
-
-func (*PeerMessage_Abort) isPeerMessage_Message() {}
 
 func (*PeerMessage_Landed) isPeerMessage_Message() {}
 
@@ -519,8 +489,6 @@ func (*PeerMessage_Done) isPeerMessage_Message() {}
 func (*PeerMessage_DoneAck) isPeerMessage_Message() {}
 
 func (*PeerMessage_Withdraw) isPeerMessage_Message() {}
-
-func (*PeerMessage_ReleaseManifest) isPeerMessage_Message() {}
 
 // Hello fixes who speaks on a session.
 type Hello struct {
@@ -974,51 +942,6 @@ func (x *Unpin) GetPin() uint64 {
 	return 0
 }
 
-// Abort asks the leader to end an import; only the leader's decision does.
-type Abort struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Abort) Reset() {
-	*x = Abort{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Abort) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Abort) ProtoMessage() {}
-
-func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Abort.ProtoReflect.Descriptor instead.
-func (*Abort) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Abort) GetId() *v1.HandoffID {
-	if x != nil {
-		return x.Id
-	}
-	return nil
-}
-
 // Landed tells the leader how a rank's pulls for Reserve n ended.
 type Landed struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1040,7 +963,7 @@ type Landed struct {
 
 func (x *Landed) Reset() {
 	*x = Landed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +975,7 @@ func (x *Landed) String() string {
 func (*Landed) ProtoMessage() {}
 
 func (x *Landed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +988,7 @@ func (x *Landed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Landed.ProtoReflect.Descriptor instead.
 func (*Landed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Landed) GetId() *v1.HandoffID {
@@ -1134,7 +1057,7 @@ type RankHeld struct {
 
 func (x *RankHeld) Reset() {
 	*x = RankHeld{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1069,7 @@ func (x *RankHeld) String() string {
 func (*RankHeld) ProtoMessage() {}
 
 func (x *RankHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1082,7 @@ func (x *RankHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankHeld.ProtoReflect.Descriptor instead.
 func (*RankHeld) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RankHeld) GetN() uint64 {
@@ -1179,7 +1102,7 @@ type RankApplied struct {
 
 func (x *RankApplied) Reset() {
 	*x = RankApplied{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1114,7 @@ func (x *RankApplied) String() string {
 func (*RankApplied) ProtoMessage() {}
 
 func (x *RankApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1127,7 @@ func (x *RankApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankApplied.ProtoReflect.Descriptor instead.
 func (*RankApplied) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RankApplied) GetN() uint64 {
@@ -1224,7 +1147,7 @@ type RankReserved struct {
 
 func (x *RankReserved) Reset() {
 	*x = RankReserved{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1159,7 @@ func (x *RankReserved) String() string {
 func (*RankReserved) ProtoMessage() {}
 
 func (x *RankReserved) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1172,7 @@ func (x *RankReserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankReserved.ProtoReflect.Descriptor instead.
 func (*RankReserved) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RankReserved) GetReserved() *v1.Reserved {
@@ -1268,7 +1191,7 @@ type WantGeometry struct {
 
 func (x *WantGeometry) Reset() {
 	*x = WantGeometry{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1203,7 @@ func (x *WantGeometry) String() string {
 func (*WantGeometry) ProtoMessage() {}
 
 func (x *WantGeometry) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1216,7 @@ func (x *WantGeometry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantGeometry.ProtoReflect.Descriptor instead.
 func (*WantGeometry) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 // WantBuffers asks a rank for what reaches its engine's buffers.
@@ -1305,7 +1228,7 @@ type WantBuffers struct {
 
 func (x *WantBuffers) Reset() {
 	*x = WantBuffers{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1240,7 @@ func (x *WantBuffers) String() string {
 func (*WantBuffers) ProtoMessage() {}
 
 func (x *WantBuffers) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1253,7 @@ func (x *WantBuffers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantBuffers.ProtoReflect.Descriptor instead.
 func (*WantBuffers) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 // Buffers answers WantBuffers.
@@ -1349,7 +1272,7 @@ type Buffers struct {
 
 func (x *Buffers) Reset() {
 	*x = Buffers{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1284,7 @@ func (x *Buffers) String() string {
 func (*Buffers) ProtoMessage() {}
 
 func (x *Buffers) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1297,7 @@ func (x *Buffers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Buffers.ProtoReflect.Descriptor instead.
 func (*Buffers) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Buffers) GetHost() string {
@@ -1420,7 +1343,7 @@ type BufferCard struct {
 
 func (x *BufferCard) Reset() {
 	*x = BufferCard{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1355,7 @@ func (x *BufferCard) String() string {
 func (*BufferCard) ProtoMessage() {}
 
 func (x *BufferCard) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1368,7 @@ func (x *BufferCard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BufferCard.ProtoReflect.Descriptor instead.
 func (*BufferCard) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BufferCard) GetBuffer() uint32 {
@@ -1493,7 +1416,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1428,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1441,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Open) GetId() *v1.HandoffID {
@@ -1580,7 +1503,7 @@ type Opened struct {
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1515,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1528,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Opened) GetId() *v1.HandoffID {
@@ -1698,7 +1621,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1633,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1646,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Check) GetId() *v1.HandoffID {
@@ -1765,7 +1688,7 @@ type Checked struct {
 
 func (x *Checked) Reset() {
 	*x = Checked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1700,7 @@ func (x *Checked) String() string {
 func (*Checked) ProtoMessage() {}
 
 func (x *Checked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1713,7 @@ func (x *Checked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checked.ProtoReflect.Descriptor instead.
 func (*Checked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Checked) GetCheck() *Check {
@@ -1819,7 +1742,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +1754,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +1767,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Done) GetId() *v1.HandoffID {
@@ -1880,7 +1803,7 @@ type DoneAck struct {
 
 func (x *DoneAck) Reset() {
 	*x = DoneAck{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1815,7 @@ func (x *DoneAck) String() string {
 func (*DoneAck) ProtoMessage() {}
 
 func (x *DoneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +1828,7 @@ func (x *DoneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneAck.ProtoReflect.Descriptor instead.
 func (*DoneAck) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DoneAck) GetId() *v1.HandoffID {
@@ -1941,7 +1864,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +1876,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +1889,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Withdraw) GetId() *v1.HandoffID {
@@ -1990,74 +1913,18 @@ func (x *Withdraw) GetAttempt() uint64 {
 	return 0
 }
 
-// ReleaseManifest gives up a hand-off that nobody will import.
-type ReleaseManifest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// 16 bytes, from the manifest.
-	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReleaseManifest) Reset() {
-	*x = ReleaseManifest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReleaseManifest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReleaseManifest) ProtoMessage() {}
-
-func (x *ReleaseManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReleaseManifest.ProtoReflect.Descriptor instead.
-func (*ReleaseManifest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *ReleaseManifest) GetId() *v1.HandoffID {
-	if x != nil {
-		return x.Id
-	}
-	return nil
-}
-
-func (x *ReleaseManifest) GetKey() []byte {
-	if x != nil {
-		return x.Key
-	}
-	return nil
-}
-
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\x99\n" +
-	"\n" +
+	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xaa\t\n" +
 	"\vPeerMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.baton.peer.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x04join\x18\x02 \x01(\v2\x13.baton.peer.v1.JoinH\x00R\x04join\x12/\n" +
 	"\x06roster\x18\x03 \x01(\v2\x15.baton.peer.v1.RosterH\x00R\x06roster\x12/\n" +
 	"\x06pinned\x18\x04 \x01(\v2\x15.baton.peer.v1.PinnedH\x00R\x06pinned\x12/\n" +
 	"\x06leased\x18\x05 \x01(\v2\x15.baton.peer.v1.LeasedH\x00R\x06leased\x12,\n" +
-	"\x05unpin\x18\x06 \x01(\v2\x14.baton.peer.v1.UnpinH\x00R\x05unpin\x12,\n" +
-	"\x05abort\x18\a \x01(\v2\x14.baton.peer.v1.AbortH\x00R\x05abort\x12/\n" +
+	"\x05unpin\x18\x06 \x01(\v2\x14.baton.peer.v1.UnpinH\x00R\x05unpin\x12/\n" +
 	"\x06landed\x18\b \x01(\v2\x15.baton.peer.v1.LandedH\x00R\x06landed\x126\n" +
 	"\trank_held\x18\t \x01(\v2\x17.baton.peer.v1.RankHeldH\x00R\brankHeld\x12?\n" +
 	"\frank_applied\x18\n" +
@@ -2074,9 +1941,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\achecked\x18\x14 \x01(\v2\x16.baton.peer.v1.CheckedH\x00R\achecked\x12)\n" +
 	"\x04done\x18\x15 \x01(\v2\x13.baton.peer.v1.DoneH\x00R\x04done\x123\n" +
 	"\bdone_ack\x18\x16 \x01(\v2\x16.baton.peer.v1.DoneAckH\x00R\adoneAck\x125\n" +
-	"\bwithdraw\x18\x17 \x01(\v2\x17.baton.peer.v1.WithdrawH\x00R\bwithdraw\x12K\n" +
-	"\x10release_manifest\x18\x18 \x01(\v2\x1e.baton.peer.v1.ReleaseManifestH\x00R\x0freleaseManifestB\t\n" +
-	"\amessage\"u\n" +
+	"\bwithdraw\x18\x17 \x01(\v2\x17.baton.peer.v1.WithdrawH\x00R\bwithdrawB\t\n" +
+	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"u\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12+\n" +
@@ -2106,9 +1972,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\ahold_ns\x18\x04 \x01(\x03R\x06holdNs\"E\n" +
 	"\x05Unpin\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
-	"\x03pin\x18\x02 \x01(\x04R\x03pin\"3\n" +
-	"\x05Abort\x12*\n" +
-	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\"\xc9\x01\n" +
+	"\x03pin\x18\x02 \x01(\x04R\x03pin\"\xc9\x01\n" +
 	"\x06Landed\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\f\n" +
@@ -2178,10 +2042,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bWithdraw\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x125\n" +
 	"\bimporter\x18\x02 \x01(\v2\x19.baton.common.v1.ImporterR\bimporter\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"O\n" +
-	"\x0fReleaseManifest\x12*\n" +
-	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\fR\x03key*z\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt*z\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x12\n" +
@@ -2205,44 +2066,42 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(Status)(0),             // 0: baton.peer.v1.Status
-	(*PeerMessage)(nil),     // 1: baton.peer.v1.PeerMessage
-	(*Hello)(nil),           // 2: baton.peer.v1.Hello
-	(*Join)(nil),            // 3: baton.peer.v1.Join
-	(*Roster)(nil),          // 4: baton.peer.v1.Roster
-	(*Geometry)(nil),        // 5: baton.peer.v1.Geometry
-	(*Pinned)(nil),          // 6: baton.peer.v1.Pinned
-	(*Leased)(nil),          // 7: baton.peer.v1.Leased
-	(*Unpin)(nil),           // 8: baton.peer.v1.Unpin
-	(*Abort)(nil),           // 9: baton.peer.v1.Abort
-	(*Landed)(nil),          // 10: baton.peer.v1.Landed
-	(*RankHeld)(nil),        // 11: baton.peer.v1.RankHeld
-	(*RankApplied)(nil),     // 12: baton.peer.v1.RankApplied
-	(*RankReserved)(nil),    // 13: baton.peer.v1.RankReserved
-	(*WantGeometry)(nil),    // 14: baton.peer.v1.WantGeometry
-	(*WantBuffers)(nil),     // 15: baton.peer.v1.WantBuffers
-	(*Buffers)(nil),         // 16: baton.peer.v1.Buffers
-	(*BufferCard)(nil),      // 17: baton.peer.v1.BufferCard
-	(*Open)(nil),            // 18: baton.peer.v1.Open
-	(*Opened)(nil),          // 19: baton.peer.v1.Opened
-	(*Check)(nil),           // 20: baton.peer.v1.Check
-	(*Checked)(nil),         // 21: baton.peer.v1.Checked
-	(*Done)(nil),            // 22: baton.peer.v1.Done
-	(*DoneAck)(nil),         // 23: baton.peer.v1.DoneAck
-	(*Withdraw)(nil),        // 24: baton.peer.v1.Withdraw
-	(*ReleaseManifest)(nil), // 25: baton.peer.v1.ReleaseManifest
-	(*v1.Decision)(nil),     // 26: baton.common.v1.Decision
-	(*v1.Member)(nil),       // 27: baton.common.v1.Member
-	(*v1.Attach)(nil),       // 28: baton.common.v1.Attach
-	(*v1.PinInfo)(nil),      // 29: baton.common.v1.PinInfo
-	(*v1.Model)(nil),        // 30: baton.common.v1.Model
-	(*v1.Shard)(nil),        // 31: baton.common.v1.Shard
-	(*v1.HandoffID)(nil),    // 32: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),     // 33: baton.common.v1.Reserved
-	(*v1.Importer)(nil),     // 34: baton.common.v1.Importer
-	(*v1.Resume)(nil),       // 35: baton.common.v1.Resume
+	(Status)(0),          // 0: baton.peer.v1.Status
+	(*PeerMessage)(nil),  // 1: baton.peer.v1.PeerMessage
+	(*Hello)(nil),        // 2: baton.peer.v1.Hello
+	(*Join)(nil),         // 3: baton.peer.v1.Join
+	(*Roster)(nil),       // 4: baton.peer.v1.Roster
+	(*Geometry)(nil),     // 5: baton.peer.v1.Geometry
+	(*Pinned)(nil),       // 6: baton.peer.v1.Pinned
+	(*Leased)(nil),       // 7: baton.peer.v1.Leased
+	(*Unpin)(nil),        // 8: baton.peer.v1.Unpin
+	(*Landed)(nil),       // 9: baton.peer.v1.Landed
+	(*RankHeld)(nil),     // 10: baton.peer.v1.RankHeld
+	(*RankApplied)(nil),  // 11: baton.peer.v1.RankApplied
+	(*RankReserved)(nil), // 12: baton.peer.v1.RankReserved
+	(*WantGeometry)(nil), // 13: baton.peer.v1.WantGeometry
+	(*WantBuffers)(nil),  // 14: baton.peer.v1.WantBuffers
+	(*Buffers)(nil),      // 15: baton.peer.v1.Buffers
+	(*BufferCard)(nil),   // 16: baton.peer.v1.BufferCard
+	(*Open)(nil),         // 17: baton.peer.v1.Open
+	(*Opened)(nil),       // 18: baton.peer.v1.Opened
+	(*Check)(nil),        // 19: baton.peer.v1.Check
+	(*Checked)(nil),      // 20: baton.peer.v1.Checked
+	(*Done)(nil),         // 21: baton.peer.v1.Done
+	(*DoneAck)(nil),      // 22: baton.peer.v1.DoneAck
+	(*Withdraw)(nil),     // 23: baton.peer.v1.Withdraw
+	(*v1.Decision)(nil),  // 24: baton.common.v1.Decision
+	(*v1.Member)(nil),    // 25: baton.common.v1.Member
+	(*v1.Attach)(nil),    // 26: baton.common.v1.Attach
+	(*v1.PinInfo)(nil),   // 27: baton.common.v1.PinInfo
+	(*v1.Model)(nil),     // 28: baton.common.v1.Model
+	(*v1.Shard)(nil),     // 29: baton.common.v1.Shard
+	(*v1.HandoffID)(nil), // 30: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),  // 31: baton.common.v1.Reserved
+	(*v1.Importer)(nil),  // 32: baton.common.v1.Importer
+	(*v1.Resume)(nil),    // 33: baton.common.v1.Resume
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -2251,63 +2110,59 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	6,  // 3: baton.peer.v1.PeerMessage.pinned:type_name -> baton.peer.v1.Pinned
 	7,  // 4: baton.peer.v1.PeerMessage.leased:type_name -> baton.peer.v1.Leased
 	8,  // 5: baton.peer.v1.PeerMessage.unpin:type_name -> baton.peer.v1.Unpin
-	9,  // 6: baton.peer.v1.PeerMessage.abort:type_name -> baton.peer.v1.Abort
-	10, // 7: baton.peer.v1.PeerMessage.landed:type_name -> baton.peer.v1.Landed
-	11, // 8: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
-	12, // 9: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
-	13, // 10: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
-	26, // 11: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
-	14, // 12: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
-	5,  // 13: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
-	15, // 14: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
-	16, // 15: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
-	18, // 16: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
-	19, // 17: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
-	20, // 18: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
-	21, // 19: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
-	22, // 20: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
-	23, // 21: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
-	24, // 22: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
-	25, // 23: baton.peer.v1.PeerMessage.release_manifest:type_name -> baton.peer.v1.ReleaseManifest
-	27, // 24: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
-	27, // 25: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	28, // 26: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	29, // 27: baton.peer.v1.Join.pins:type_name -> baton.common.v1.PinInfo
-	27, // 28: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 29: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	30, // 30: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	31, // 31: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	27, // 32: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	29, // 33: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	32, // 34: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	32, // 35: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	32, // 36: baton.peer.v1.Abort.id:type_name -> baton.common.v1.HandoffID
-	32, // 37: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	33, // 38: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	17, // 39: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	32, // 40: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	34, // 41: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	32, // 42: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 43: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	27, // 44: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	29, // 45: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	35, // 46: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	32, // 47: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	20, // 48: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	32, // 49: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	34, // 50: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	32, // 51: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 52: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	32, // 53: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	34, // 54: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	32, // 55: baton.peer.v1.ReleaseManifest.id:type_name -> baton.common.v1.HandoffID
-	1,  // 56: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 57: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	57, // [57:58] is the sub-list for method output_type
-	56, // [56:57] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	9,  // 6: baton.peer.v1.PeerMessage.landed:type_name -> baton.peer.v1.Landed
+	10, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
+	11, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
+	12, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
+	24, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
+	13, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
+	5,  // 12: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
+	14, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
+	15, // 14: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
+	17, // 15: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
+	18, // 16: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
+	19, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
+	20, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
+	21, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
+	22, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
+	23, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
+	25, // 22: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
+	25, // 23: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
+	26, // 24: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	27, // 25: baton.peer.v1.Join.pins:type_name -> baton.common.v1.PinInfo
+	25, // 26: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 27: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	28, // 28: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	29, // 29: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	25, // 30: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	27, // 31: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	30, // 32: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	30, // 33: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	30, // 34: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	31, // 35: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	16, // 36: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	30, // 37: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	32, // 38: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	30, // 39: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 40: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	25, // 41: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	27, // 42: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	33, // 43: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	30, // 44: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	19, // 45: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	30, // 46: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	32, // 47: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	30, // 48: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 49: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	30, // 50: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	32, // 51: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	1,  // 52: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 53: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	53, // [53:54] is the sub-list for method output_type
+	52, // [52:53] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2322,7 +2177,6 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_Pinned)(nil),
 		(*PeerMessage_Leased)(nil),
 		(*PeerMessage_Unpin)(nil),
-		(*PeerMessage_Abort)(nil),
 		(*PeerMessage_Landed)(nil),
 		(*PeerMessage_RankHeld)(nil),
 		(*PeerMessage_RankApplied)(nil),
@@ -2339,7 +2193,6 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_Done)(nil),
 		(*PeerMessage_DoneAck)(nil),
 		(*PeerMessage_Withdraw)(nil),
-		(*PeerMessage_ReleaseManifest)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2347,7 +2200,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
