@@ -67,6 +67,9 @@ func TestDoneWithoutAnswer(t *testing.T) {
 	if r := w.ended(c); !errors.Is(r.Err, handoff.ErrPeer) {
 		t.Fatal(r.Err)
 	}
+	if ns := w.at("d", 0).notices; ns[len(ns)-1].SourceSafe {
+		t.Error("the source may have been consumed, and is said to be safe")
+	}
 	if e := w.at("d", 1).eng; len(e.admitted) != 0 || len(e.released) != 1 {
 		t.Fatalf("%d admits, %d releases", len(e.admitted), len(e.released))
 	}

@@ -171,10 +171,10 @@ func (m *Machine) reserved(r handoff.Reserved) {
 		m.toLeader(handoff.RankReserved{Reserved: r})
 		return
 	}
-	reads, err := m.reads(d.D, r)
-	d.Hold(r, reads)
-	if err != nil {
-		d.Fail(err.Error())
+	if reads, err := m.reads(d.D, r); err != nil {
+		d.Fail(err.Error()) // and not Hold: nothing to read would be good
+	} else {
+		d.Hold(r, reads)
 	}
 	m.toLeader(handoff.RankReserved{Reserved: r})
 	m.submit(d)
