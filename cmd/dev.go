@@ -54,6 +54,9 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 
 // check asks the engine about each group.
 func (f *devFlags) check(groups []dev.Group, corrupt string) error {
+	if f.seed == 0 {
+		return errors.New("seed 0: want 1 or more")
+	}
 	if f.backend != dev.Backend {
 		return fmt.Errorf("%w: %q: this machine's backends are: %s", dev.ErrBackend, f.backend, dev.Backend)
 	}
@@ -89,7 +92,7 @@ func newDevCmd() *cobra.Command {
 		Short: "Bring a whole Baton up on this machine, until Ctrl-C",
 		Long: `Bring a whole Baton up on this machine: etcd and NATS in this process, and for each
 rank a sidecar, its mover and a rank of the reference engine as processes of their own.
-It stays up until Ctrl-C, and nothing outlives it.`,
+It stays up until Ctrl-C, and no process outlives it.`,
 		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -56,10 +57,16 @@ func Execute(args []string, stdout, stderr io.Writer) int {
 	return execute(newRoot(), args, stdout, stderr)
 }
 
+// repeat is how long after the first signal a second one is taken for the same.
+const repeat = 500 * time.Millisecond
+
 func execute(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	signalled, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	defer context.AfterFunc(signalled, stop)()
+	defer context.AfterFunc(signalled, func() { // one Ctrl-C can arrive as two signals
+		time.Sleep(repeat)
+		stop()
+	})()
 	broken := make(chan os.Signal, 1) // a closed pipe is an error of the write, and no end without cleaning up
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
@@ -149,7 +156,7 @@ func report(stderr io.Writer, err error) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "baton",
-		Short:         "Move the state of a running request between GPUs, in the right shape",
+		Short:         "Move the state of a running request between inference engines, in the right shape",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

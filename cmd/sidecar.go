@@ -128,7 +128,7 @@ func (p *parts) outside(ctx context.Context) (err error) {
 		return err
 	}
 	if p.id, err = c.TLS.Load(time.Now()); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
 	if want := certs.SidecarID(c.Cluster, c.Tenant, c.Group, c.Rank); p.id.Identity != want {
 		return fmt.Errorf("%w: tls.cert is of %s, this sidecar is %s: its peers would refuse it: make one with baton certs leaf",

@@ -27,7 +27,7 @@ type Sidecar struct {
 	Group   string         `yaml:"group" help:"group: one engine instance"`
 	Rank    int32          `yaml:"rank" help:"rank of the engine's worker in its group, from 0"`
 	Role    discovery.Role `yaml:"role" help:"what the group does: prefill, decode or both"`
-	Tenant  string         `yaml:"tenant" help:"tenant: whose memory may be mapped directly"`
+	Tenant  string         `yaml:"tenant" help:"tenant: sidecars of another tenant are refused"`
 
 	RunDir    string `yaml:"run-dir" help:"absolute path of the directory for sockets, made with mode 0700"`
 	Listen    string `yaml:"listen" help:"host:port for peers and control planes; port 0 takes a free one"`

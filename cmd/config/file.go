@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -27,6 +28,7 @@ func Load(path string, flags *pflag.FlagSet, c *Sidecar) error {
 		if err := readFile(path, c); err != nil {
 			return err
 		}
+		c.locate(filepath.Dir(path))
 	}
 	keys, _ := fields(c)
 	for _, k := range keys {
@@ -39,6 +41,17 @@ func Load(path string, flags *pflag.FlagSet, c *Sidecar) error {
 		}
 	}
 	return c.Check()
+}
+
+// locate makes the files that a configuration file names relative to it, wherever the
+// process runs.
+func (c *Sidecar) locate(dir string) {
+	for _, f := range []*string{&c.TLS.CA, &c.TLS.Cert, &c.TLS.Key, &c.Etcd.TLS.CA, &c.Etcd.TLS.Cert, &c.Etcd.TLS.Key,
+		&c.NATS.TLS.CA, &c.NATS.TLS.Cert, &c.NATS.TLS.Key, &c.NATS.NKeySeed, &c.NATS.Credentials} {
+		if *f != "" && !filepath.IsAbs(*f) {
+			*f = filepath.Join(dir, *f)
+		}
+	}
 }
 
 func readFile(path string, c *Sidecar) error {

@@ -194,8 +194,13 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 
 // handOver takes one prompt through prefill, hand-off and decode within the deadline.
 func (d *demo) handOver(ctx context.Context, i int, p prompt, watchFailed <-chan error) (r row, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.opt.Deadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, d.opt.Deadline, fmt.Errorf("not done within --deadline %v", d.opt.Deadline))
 	defer cancel()
+	defer func() {
+		if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
 	r = row{prompt: p, src: src, dst: dst, label: label(i), blockTokens: d.opt.Dev.BlockTokens}
 	if _, err = generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil); err != nil {

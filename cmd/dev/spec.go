@@ -40,13 +40,17 @@ func ParseShards(spec string) ([]Group, error) {
 	total := int32(0)
 	for i, part := range strings.Split(spec, "+") {
 		v := map[string]int32{"tp": 1, "pp": 1, "ep": 1, "expt_tp": 1, "dp": 1}
-		role := discovery.Role("")
+		role, given := discovery.Role(""), map[string]bool{}
 		for _, kv := range strings.Split(part, ",") {
 			key, val, ok := strings.Cut(strings.TrimSpace(kv), "=")
 			if _, known := v[key]; !ok || !known && key != "role" {
 				return nil, fmt.Errorf("%w: %q in group %d: want KEY=VALUE of %s%s", ErrSpec, kv, i+1,
 					strings.Join(shardKeys, ", "), suggest(key))
 			}
+			if given[key] {
+				return nil, fmt.Errorf("%w: %s is given twice in group %d", ErrSpec, key, i+1)
+			}
+			given[key] = true
 			if key == "role" {
 				role = discovery.Role(val)
 				continue

@@ -62,7 +62,8 @@ type Attach struct {
 	Capacity  Capacity
 	Scheduler Scheduler
 	OnDown    OnDown
-	// A re-attach also states what the engine still holds.
+	// What the engine kept of an earlier session. A sidecar refuses one that kept
+	// anything: its launch is over.
 	Pins    []string // labels
 	Applied uint64
 	Held    uint64
@@ -84,7 +85,7 @@ type Export struct {
 	Position int32   // position of the per-request state
 	Resume   Resume
 	Copies   int32         // how many imports may consume it; 0 means 1
-	MaxHold  time.Duration // the most that it is held; 0: the sidecar's default
+	MaxHold  time.Duration // how long it is held for importers, at most the sidecar's max-hold; 0: its lease
 }
 
 // Import asks to bring a hand-off in; rank 0 only. Label is the decode engine's request id.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -166,7 +167,9 @@ func (s *Sidecar) Healthy() error {
 	if err := s.unregistered(); err != nil {
 		return err
 	}
-	st, err := s.Service().Status(s.ctx)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
+	defer cancel()
+	st, err := s.Service().Status(ctx)
 	switch {
 	case err != nil:
 		return err

@@ -191,10 +191,12 @@ func (s *Sidecar) outcome(n machine.Notice) {
 	case machine.NoticeImported:
 		m.Handoff(metrics.Admitted)
 		p := n.Imported.Phases
+		m.Took(metrics.Open, p.Open)
 		m.Took(metrics.Reserve, p.Reserve)
 		m.Took(metrics.Move, p.Move)
 		m.Took(metrics.Check, p.Check)
 		m.Took(metrics.Done, p.Done)
+		m.Took(metrics.Admit, p.Admit)
 	case machine.NoticeFailed:
 		if errors.Is(n.Err, handoff.ErrAborted) {
 			m.Handoff(metrics.Aborted)

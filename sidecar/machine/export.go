@@ -159,7 +159,7 @@ func (m *Machine) notPinned(p handoff.Member, msg handoff.Pinned, s *held, err e
 func (m *Machine) lease(s *held) {
 	hold := m.cfg.Lease
 	if h := s.Export().MaxHold; h > 0 {
-		hold = min(hold, h)
+		hold = h
 	}
 	hold = min(hold, m.cfg.MaxHold)
 	waiting := s.Lease(m.now, hold)

@@ -4,9 +4,11 @@
 // out in order; Next is the earliest deadline. No I/O, no clock, no goroutine, no
 // lock: package loop drives it for real, a simulation drives many.
 //
-// The files follow the roles: engine.go (the attached rank), group.go (roster and
-// decisions), export.go (source side), importer.go (importing leader), pull.go (a
-// rank's share of an import), peers.go (sessions and links).
+// The files follow the roles: engine.go (the attached rank), launch.go (roster and the
+// group's sequence), group.go (who may say what, and a rank under its leader), export.go
+// and offer.go (source side: pins and leases, answers to importers), importer.go and
+// outcome.go (importing leader: its way, and how it ends), pull.go (a rank's share of an
+// import), peers.go (sessions and links).
 package machine
 
 import (

@@ -23,10 +23,12 @@ const (
 type Phase string
 
 const (
-	Reserve Phase = "reserve" // Open to the last Reserved
-	Move    Phase = "move"    // first Pull to the last ticket done
-	Check   Phase = "check"   // ticket done to the last Check answered
+	Open    Phase = "open"    // Import to Opened
+	Reserve Phase = "reserve" // Opened to the last Reserved, waiting for room included
+	Move    Phase = "move"    // slowest rank, first Pull to the last ticket done
+	Check   Phase = "check"   // last Reserved to the last Landed, less Move
 	Done    Phase = "done"    // Done asked to Done answered
+	Admit   Phase = "admit"   // Admit decided to applied on every rank
 )
 
 // Reason is why a message was dropped.
@@ -35,7 +37,7 @@ type Reason string
 const (
 	Stale     Reason = "stale"     // of an old incarnation, roster or attempt
 	Unmatched Reason = "unmatched" // answers no open question
-	Malformed Reason = "malformed" // does not decode
+	Malformed Reason = "malformed" // contradicts itself or the group
 	Full      Reason = "full"      // a queue was at its bound
 )
 

@@ -528,7 +528,7 @@ type Export struct {
 	Resume *v1.Resume `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`
 	// How many imports may consume it; 0 means 1.
 	Copies int32 `protobuf:"varint,7,opt,name=copies,proto3" json:"copies,omitempty"`
-	// Nanoseconds: the most that it is held; 0: the sidecar's default.
+	// Nanoseconds that it is held for importers, at most the sidecar's max-hold; 0: its lease.
 	MaxHoldNs     int64 `protobuf:"varint,8,opt,name=max_hold_ns,json=maxHoldNs,proto3" json:"max_hold_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

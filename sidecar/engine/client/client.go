@@ -33,9 +33,9 @@ const (
 
 // Config says where the sidecar is and what the rank attaches.
 type Config struct {
-	Dir    string         // run directory of the sidecar
-	Attach handoff.Attach // Held and Applied: what the engine kept of an earlier session
-	Files  []int          // one descriptor per Attach.Buffers entry, kept by the caller
+	Dir    string // run directory of the sidecar
+	Attach handoff.Attach
+	Files  []int // one descriptor per Attach.Buffers entry, kept by the caller
 }
 
 // Check reports a configuration that cannot work.
