@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -51,6 +53,28 @@ func TestReadmeExample(t *testing.T) {
 	}
 	if !strings.Contains(read(t, "README.md"), "```go\n"+flat.String()+"```") {
 		t.Errorf("README.md's engine is not that of sidecar/engine/client/example_test.go:\n%s", &flat)
+	}
+}
+
+// TestSafetyNamesTests: each test that docs/SAFETY.md names exists.
+func TestSafetyNamesTests(t *testing.T) {
+	have := map[string]bool{}
+	named := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, "_test.go") {
+			for _, m := range named.FindAllStringSubmatch(read(t, path), -1) {
+				have[m[1]] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(read(t, "docs/SAFETY.md"), -1) {
+		if !have[name[1]] {
+			t.Errorf("docs/SAFETY.md names %s, which does not exist", name[1])
+		}
 	}
 }
 
