@@ -97,9 +97,9 @@ func children(pid int) (all []int) {
 		parent, _ := strconv.Atoi(f[1])
 		parents[parent] = append(parents[parent], child)
 	}
-	for todo := []int{pid}; len(todo) > 0; todo = todo[1:] {
-		all = append(all, parents[todo[0]]...)
-		todo = append(todo, parents[todo[0]]...)
+	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+		all = append(all, parents[queue[0]]...)
+		queue = append(queue, parents[queue[0]]...)
 	}
 	return all
 }

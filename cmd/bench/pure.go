@@ -57,7 +57,7 @@ func plan(ctx context.Context, o Options) ([]Result, error) {
 		}
 		out = append(out, atMost(r, c.target))
 	}
-	m, src, dst := reshard.WeightTensors(1000, 8, 4)
+	m, src, dst := weightTensors(1000, 8, 4)
 	r := Result{Name: "plan/1000-weights", Unit: "ms", What: "plan a refit of 1,000 weight tensors, TP8 to TP4"}
 	var err error
 	if r.Samples, err = planned(ctx, o.Rounds, m, src, dst); err != nil {

@@ -4,7 +4,6 @@
 package certs
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -128,13 +127,4 @@ func IdentityOf(c *x509.Certificate) (Identity, error) {
 			ErrIdentity, c.Subject.CommonName, len(found))
 	}
 	return ParseIdentity(found[0])
-}
-
-// PeerIdentity is who is at the other end of a connection made with the settings of
-// Server or Client, which complete no handshake with an unverified peer.
-func PeerIdentity(s tls.ConnectionState) (Identity, error) {
-	if !s.HandshakeComplete || len(s.PeerCertificates) == 0 {
-		return Identity{}, fmt.Errorf("%w: the peer showed no certificate", ErrIdentity)
-	}
-	return IdentityOf(s.PeerCertificates[0])
 }

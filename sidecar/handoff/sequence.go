@@ -21,9 +21,6 @@ func (q *Sequence) Next() uint64 {
 	return q.n
 }
 
-// Last is the newest number.
-func (q *Sequence) Last() uint64 { return q.n }
-
 // Held takes a rank's statement; through is what rank 0's engine hears when it grew.
 func (q *Sequence) Held(rank int, n uint64) (through uint64, grew bool) {
 	if rank < 0 || rank >= len(q.held) || n > q.n || n <= q.held[rank] {

@@ -21,7 +21,7 @@ type cover struct {
 	states [][]band
 	load   []int64 // bytes planned so far, by source rank's number
 	number []int32 // source rank's number of each source shard
-	todo   []layout.Box
+	left   []layout.Box
 
 	families []int32     // of each state: the first state of its family
 	rank     layout.Rank // whose family is being taken
@@ -130,9 +130,9 @@ func (c *cover) take(i int32) error {
 		}
 		c.pending, c.rank, c.family = c.pending[:0], d.Rank, f
 	}
-	c.todo = append(c.todo[:0], d.Box)
-	for len(c.todo) > 0 {
-		want := c.todo[len(c.todo)-1]
+	c.left = append(c.left[:0], d.Box)
+	for len(c.left) > 0 {
+		want := c.left[len(c.left)-1]
 		best, box := c.best(d.State, want)
 		if best < 0 {
 			return c.uncovered(d, want)
@@ -147,7 +147,7 @@ func (c *cover) take(i int32) error {
 		}
 		c.pending = append(c.pending, charge{c.number[best], box.Area() * int64(st.Elems) * s.DType.Size() * rows})
 		c.p.moves = append(c.p.moves, planned{Move{d.State, s.Rank, d.Rank, box}, best, i})
-		c.todo = want.Subtract(c.todo[:len(c.todo)-1], box)
+		c.left = want.Subtract(c.left[:len(c.left)-1], box)
 	}
 	return nil
 }

@@ -245,12 +245,4 @@ func BenchmarkNew(b *testing.B) {
 			}
 		})
 	}
-	m, src, dst := reshard.WeightTensors(1000, 8, 4)
-	b.Run("1000_weights", func(b *testing.B) {
-		for b.Loop() {
-			if _, err := reshard.New(m, src, dst); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
 }

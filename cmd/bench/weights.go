@@ -1,4 +1,4 @@
-package reshard
+package bench
 
 import (
 	"fmt"
@@ -6,10 +6,10 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 )
 
-// WeightTensors is a model of n weight matrices, cut by columns over src ranks on
+// weightTensors is a model of n weight matrices, cut by columns over src ranks on
 // one side and over dst ranks on the other: what a refit of weights asks of the
-// planner. For measurements.
-func WeightTensors(n, src, dst int32) (layout.Model, []layout.Shard, []layout.Shard) {
+// planner.
+func weightTensors(n, src, dst int32) (layout.Model, []layout.Shard, []layout.Shard) {
 	const units, elems = 64, 256
 	var m layout.Model
 	for i := range n {

@@ -3,7 +3,7 @@ package lower
 import "github.com/batonkv/baton/transfer/layout"
 
 // ScatteredJob is a job of n source blocks whose tables are no run of neighbours,
-// or, with consecutive, are one: what measurements lower. Pools hold at least
+// or, with consecutive, are one: what plans are explained and measured with. Pools hold at least
 // twice the blocks named.
 func ScatteredJob(t *Template, n, srcRows, dstRows int32, consecutive bool) Job {
 	tokens := int64(n) * int64(srcRows)
