@@ -31,6 +31,7 @@ const (
 	MaxBuffers = 1 << 12
 	MaxRanks   = 1 << 14
 	MaxPins    = 1 << 16 // stated in one message
+	MaxStated  = 1 << 14 // decisions stated in one message
 	MaxResume  = 1 << 10 // resume tokens
 	MaxSampler = 1 << 20 // bytes of sampler state
 	maxHold    = 1 << 56 // nanoseconds, two years

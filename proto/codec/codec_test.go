@@ -21,13 +21,13 @@ import (
 var (
 	fromEngine = []handoff.FromEngine{handoff.Attach{}, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{},
 		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{},
-		handoff.AbortImport{}, handoff.ReleaseExport{}}
+		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}}
 	toEngine = []handoff.ToEngine{handoff.Attached{}, handoff.MoverStarted{}, handoff.Exported{}, handoff.Decision{},
 		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
 	peer = []handoff.PeerMessage{handoff.Join{}, handoff.Roster{}, handoff.Geometry{}, handoff.Pinned{}, handoff.Leased{},
 		handoff.Unpin{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
 		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{},
-		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}}
+		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{}}
 )
 
 // fill draws a value within the bounds into v. Every field is reached by reflection,
@@ -159,6 +159,9 @@ func TestBoundsNameTheField(t *testing.T) {
 		"buffer.len":           handoff.Attach{Buffers: []handoff.BufferDecl{{Len: -1}}},
 		"capacity.blocks":      handoff.Attach{Capacity: handoff.Capacity{Blocks: -1}},
 		"attach.scheduler":     handoff.Attach{Scheduler: 9},
+		"attach.decisions":     handoff.Attach{Decisions: make([]handoff.Decision, MaxStated+1)},
+		"attach.imports":       handoff.Attach{Imports: []string{long}},
+		"salt.lora":            handoff.Export{Salt: handoff.Salt{LoRA: long}},
 		"reserved.why":         handoff.Reserved{Why: strings.Repeat("x", MaxText+1)},
 		"release_export.label": handoff.ReleaseExport{Label: long},
 	} {

@@ -125,6 +125,18 @@ func fromResume(b *bound, p *commonv1.Resume) handoff.Resume {
 	}
 }
 
+func toSalt(b *bound, s handoff.Salt) *commonv1.Salt {
+	if s == (handoff.Salt{}) {
+		return nil
+	}
+	return &commonv1.Salt{Lora: b.str("salt.lora", s.LoRA), Namespace: b.str("salt.namespace", s.Namespace), Media: sum(s.Media)}
+}
+
+func fromSalt(b *bound, p *commonv1.Salt) handoff.Salt {
+	return handoff.Salt{LoRA: b.str("salt.lora", p.GetLora()), Namespace: b.str("salt.namespace", p.GetNamespace()),
+		Media: b.digest("salt.media", p.GetMedia())}
+}
+
 func toManifest(b *bound, m handoff.Manifest) *commonv1.Manifest {
 	return &commonv1.Manifest{
 		Id:           toID(b, m.ID),
@@ -182,7 +194,7 @@ func fromPin(b *bound, p *commonv1.PinInfo) handoff.PinInfo {
 func toDecision(b *bound, d handoff.Decision) *commonv1.Decision {
 	return &commonv1.Decision{
 		N:        d.N,
-		Kind:     commonv1.DecisionKind(enum(b, "decision.kind", d.Kind, handoff.Reserve, handoff.Free)),
+		Kind:     commonv1.DecisionKind(enum(b, "decision.kind", d.Kind, handoff.Reserve, handoff.SetWeightsEpoch)),
 		Id:       toID(b, d.ID),
 		Attempt:  uint64(d.Attempt),
 		Label:    b.str("decision.label", d.Label),
@@ -195,6 +207,9 @@ func toDecision(b *bound, d handoff.Decision) *commonv1.Decision {
 		Members:  each(b, "decision.members", d.Members, MaxRanks, toMember),
 		Sources:  each(b, "decision.sources", d.Sources, MaxRanks, toPin),
 		Of:       d.Of,
+
+		WeightsEpoch: d.WeightsEpoch,
+		Settled:      d.Settled,
 	}
 }
 
@@ -202,7 +217,7 @@ func fromDecision(b *bound, p *commonv1.Decision) handoff.Decision {
 	return handoff.Decision{
 		N: p.GetN(),
 		Kind: handoff.DecisionKind(enum(b, "decision.kind", p.GetKind(),
-			commonv1.DecisionKind(handoff.Reserve), commonv1.DecisionKind(handoff.Free))),
+			commonv1.DecisionKind(handoff.Reserve), commonv1.DecisionKind(handoff.SetWeightsEpoch))),
 		ID:       fromID(b, p.GetId()),
 		Attempt:  handoff.Attempt(p.GetAttempt()),
 		Label:    b.str("decision.label", p.GetLabel()),
@@ -215,6 +230,9 @@ func fromDecision(b *bound, p *commonv1.Decision) handoff.Decision {
 		Members:  each(b, "decision.members", p.GetMembers(), MaxRanks, fromMember),
 		Sources:  each(b, "decision.sources", p.GetSources(), MaxRanks, fromPin),
 		Of:       p.GetOf(),
+
+		WeightsEpoch: p.GetWeightsEpoch(),
+		Settled:      p.GetSettled(),
 	}
 }
 
@@ -227,6 +245,7 @@ func toReserved(b *bound, r handoff.Reserved) *commonv1.Reserved {
 		Cached: b.num("reserved.cached", r.Cached, 0, MaxTokens),
 		Slot:   b.slot("reserved.slot", r.Slot),
 		Digest: sum(r.Digest),
+		Fence:  r.Fence,
 	}
 }
 
@@ -239,6 +258,7 @@ func fromReserved(b *bound, p *commonv1.Reserved) handoff.Reserved {
 		Cached: b.num("reserved.cached", p.GetCached(), 0, MaxTokens),
 		Slot:   b.slot("reserved.slot", p.GetSlot()),
 		Digest: b.digest("reserved.digest", p.GetDigest()),
+		Fence:  p.GetFence(),
 	}
 }
 

@@ -38,6 +38,8 @@ func EncodeFromEngine(m handoff.FromEngine) (*enginev1.FromEngine, error) {
 	case handoff.ReleaseExport:
 		p.Message = &enginev1.FromEngine_ReleaseExport{ReleaseExport: &enginev1.ReleaseExport{
 			Label: b.str("release_export.label", m.Label)}}
+	case handoff.Fenced:
+		p.Message = &enginev1.FromEngine_Fenced{Fenced: &enginev1.Fenced{N: m.N}}
 	default:
 		b.fail("message", "unknown kind %T", m)
 	}
@@ -71,6 +73,8 @@ func DecodeFromEngine(p *enginev1.FromEngine) (handoff.FromEngine, error) {
 		m = handoff.AbortImport{Label: b.str("abort_import.label", p.AbortImport.GetLabel())}
 	case *enginev1.FromEngine_ReleaseExport:
 		m = handoff.ReleaseExport{Label: b.str("release_export.label", p.ReleaseExport.GetLabel())}
+	case *enginev1.FromEngine_Fenced:
+		m = handoff.Fenced{N: p.Fenced.GetN()}
 	default:
 		b.fail("message", "empty, or of a newer version")
 	}
@@ -143,26 +147,32 @@ func DecodeToEngine(p *enginev1.ToEngine) (handoff.ToEngine, error) {
 
 func toExport(b *bound, m handoff.Export) *enginev1.Export {
 	return &enginev1.Export{
-		Label:     b.str("export.label", m.Label),
-		Blocks:    clone(b, "export.blocks", m.Blocks, MaxBlocks),
-		Slot:      b.slot("export.slot", m.Slot),
-		Tokens:    b.num("export.tokens", m.Tokens, 0, MaxTokens),
-		Position:  b.num("export.position", m.Position, 0, MaxTokens),
-		Resume:    toResume(b, m.Resume),
-		Copies:    b.count("export.copies", m.Copies),
-		MaxHoldNs: int64(b.dur("export.max_hold_ns", m.MaxHold)),
+		Label:        b.str("export.label", m.Label),
+		Blocks:       clone(b, "export.blocks", m.Blocks, MaxBlocks),
+		Slot:         b.slot("export.slot", m.Slot),
+		Tokens:       b.num("export.tokens", m.Tokens, 0, MaxTokens),
+		Position:     b.num("export.position", m.Position, 0, MaxTokens),
+		Resume:       toResume(b, m.Resume),
+		Copies:       b.count("export.copies", m.Copies),
+		MaxHoldNs:    int64(b.dur("export.max_hold_ns", m.MaxHold)),
+		WeightsEpoch: m.WeightsEpoch,
+		Salt:         toSalt(b, m.Salt),
+		Fence:        m.Fence,
 	}
 }
 
 func fromExport(b *bound, p *enginev1.Export) handoff.Export {
 	return handoff.Export{
-		Label:    b.str("export.label", p.GetLabel()),
-		Blocks:   list(b, "export.blocks", p.GetBlocks(), MaxBlocks),
-		Slot:     b.slot("export.slot", p.GetSlot()),
-		Tokens:   b.num("export.tokens", p.GetTokens(), 0, MaxTokens),
-		Position: b.num("export.position", p.GetPosition(), 0, MaxTokens),
-		Resume:   fromResume(b, p.GetResume()),
-		Copies:   b.count("export.copies", p.GetCopies()),
-		MaxHold:  b.dur("export.max_hold_ns", time.Duration(p.GetMaxHoldNs())),
+		Label:        b.str("export.label", p.GetLabel()),
+		Blocks:       list(b, "export.blocks", p.GetBlocks(), MaxBlocks),
+		Slot:         b.slot("export.slot", p.GetSlot()),
+		Tokens:       b.num("export.tokens", p.GetTokens(), 0, MaxTokens),
+		Position:     b.num("export.position", p.GetPosition(), 0, MaxTokens),
+		Resume:       fromResume(b, p.GetResume()),
+		Copies:       b.count("export.copies", p.GetCopies()),
+		MaxHold:      b.dur("export.max_hold_ns", time.Duration(p.GetMaxHoldNs())),
+		WeightsEpoch: p.GetWeightsEpoch(),
+		Salt:         fromSalt(b, p.GetSalt()),
+		Fence:        p.GetFence(),
 	}
 }

@@ -130,6 +130,9 @@ func toAttach(b *bound, a handoff.Attach) *commonv1.Attach {
 		Pins:      each(b, "attach.pins", a.Pins, MaxPins, same("attach.pins")),
 		Applied:   a.Applied,
 		Held:      a.Held,
+		Decisions: each(b, "attach.decisions", a.Decisions, MaxStated, toDecision),
+		Imports:   each(b, "attach.imports", a.Imports, MaxPins, same("attach.imports")),
+		Weights:   commonv1.WeightsPolicy(enum(b, "attach.weights", a.Weights, 0, handoff.WeightsAllow)),
 	}
 }
 
@@ -152,5 +155,8 @@ func fromAttach(b *bound, p *commonv1.Attach) handoff.Attach {
 		Pins:      each(b, "attach.pins", p.GetPins(), MaxPins, same("attach.pins")),
 		Applied:   p.GetApplied(),
 		Held:      p.GetHeld(),
+		Decisions: each(b, "attach.decisions", p.GetDecisions(), MaxStated, fromDecision),
+		Imports:   each(b, "attach.imports", p.GetImports(), MaxPins, same("attach.imports")),
+		Weights:   handoff.WeightsPolicy(enum(b, "attach.weights", p.GetWeights(), 0, commonv1.WeightsPolicy(handoff.WeightsAllow))),
 	}
 }

@@ -1,6 +1,8 @@
 package codec
 
 import (
+	"time"
+
 	peerv1 "github.com/batonkv/baton/proto/peer/v1"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -72,6 +74,11 @@ func encodeInside(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 		p.Message = &peerv1.PeerMessage_Pinned{Pinned: &peerv1.Pinned{Label: b.str("pinned.label", m.Label), Pin: toPin(b, m.Pin)}}
 	case handoff.Leased:
 		p.Message = &peerv1.PeerMessage_Leased{Leased: toLeased(b, m)}
+	case handoff.Extend:
+		p.Message = &peerv1.PeerMessage_Extend{Extend: &peerv1.Extend{Id: toID(b, m.ID), Pin: uint64(m.Pin), N: m.N,
+			HoldNs: int64(b.dur("extend.hold_ns", m.Hold))}}
+	case handoff.Extended:
+		p.Message = &peerv1.PeerMessage_Extended{Extended: &peerv1.Extended{Id: toID(b, m.ID), Pin: uint64(m.Pin), N: m.N}}
 	case handoff.Unpin:
 		p.Message = &peerv1.PeerMessage_Unpin{Unpin: &peerv1.Unpin{Id: toID(b, m.ID), Pin: uint64(m.Pin)}}
 	case handoff.Landed:
@@ -103,6 +110,11 @@ func decodeInside(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 		return handoff.Pinned{Label: b.str("pinned.label", p.Pinned.GetLabel()), Pin: fromPin(b, p.Pinned.GetPin())}
 	case *peerv1.PeerMessage_Leased:
 		return fromLeased(b, p.Leased)
+	case *peerv1.PeerMessage_Extend:
+		return handoff.Extend{ID: fromID(b, p.Extend.GetId()), Pin: handoff.PinID(p.Extend.GetPin()), N: p.Extend.GetN(),
+			Hold: b.dur("extend.hold_ns", time.Duration(p.Extend.GetHoldNs()))}
+	case *peerv1.PeerMessage_Extended:
+		return handoff.Extended{ID: fromID(b, p.Extended.GetId()), Pin: handoff.PinID(p.Extended.GetPin()), N: p.Extended.GetN()}
 	case *peerv1.PeerMessage_Unpin:
 		return handoff.Unpin{ID: fromID(b, p.Unpin.GetId()), Pin: handoff.PinID(p.Unpin.GetPin())}
 	case *peerv1.PeerMessage_Landed:

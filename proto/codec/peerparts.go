@@ -92,6 +92,7 @@ func toOpened(b *bound, m handoff.Opened) *peerv1.Opened {
 		Tokens:       b.num("opened.tokens", m.Tokens, 0, MaxTokens),
 		Position:     b.num("opened.position", m.Position, 0, MaxTokens),
 		Resume:       toResume(b, m.Resume),
+		Salt:         toSalt(b, m.Salt),
 	}
 }
 
@@ -108,6 +109,7 @@ func fromOpened(b *bound, p *peerv1.Opened) handoff.Opened {
 		Tokens:       b.num("opened.tokens", p.GetTokens(), 0, MaxTokens),
 		Position:     b.num("opened.position", p.GetPosition(), 0, MaxTokens),
 		Resume:       fromResume(b, p.GetResume()),
+		Salt:         fromSalt(b, p.GetSalt()),
 	}
 }
 

@@ -43,6 +43,7 @@ var table = []entry{
 	{"handoff.unknown", handoff.ErrUnknown, codes.NotFound},
 	{"handoff.engine", handoff.ErrEngine, codes.Internal},
 	{"handoff.role", handoff.ErrRole, codes.FailedPrecondition},
+	{"handoff.quiet", handoff.ErrQuiet, codes.FailedPrecondition},
 	{"handoff.bound", handoff.ErrBound, codes.InvalidArgument},
 
 	{"transfer.closed", transfer.ErrClosed, codes.Unavailable},

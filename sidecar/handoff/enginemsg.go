@@ -28,6 +28,14 @@ const (
 	OnDownRecompute
 )
 
+// WeightsPolicy says what a change of the weights epoch does to KV that older weights made.
+type WeightsPolicy uint8
+
+const (
+	WeightsRefuse WeightsPolicy = iota + 1 // it is not handed off, and block hashes are salted with the epoch; also what 0 means
+	WeightsAllow                           // it stays good: RL that keeps KV across refits
+)
+
 // ModelIdentity is what both groups of a hand-off must share, and the weights epoch
 // that Open compares.
 type ModelIdentity struct {
@@ -62,11 +70,13 @@ type Attach struct {
 	Capacity  Capacity
 	Scheduler Scheduler
 	OnDown    OnDown
-	// What the engine kept of an earlier session. A sidecar refuses one that kept
-	// anything: its launch is over.
-	Pins    []string // labels
-	Applied uint64
-	Held    uint64
+	Weights   WeightsPolicy
+	// What the engine kept of an earlier session of this launch; all empty at the first.
+	Pins      []string   // labels of exports that were neither freed nor refused
+	Imports   []string   // rank 0: labels of imports without Imported or Failed
+	Applied   uint64     // decisions 1 to Applied were applied,
+	Held      uint64     // and 1 to Held are held by its client
+	Decisions []Decision // the held ones after the newest Settled among them, in order, applied or not
 }
 
 // BuffersReady says that every declared buffer's descriptor was sent.
@@ -86,7 +96,16 @@ type Export struct {
 	Resume   Resume
 	Copies   int32         // how many imports may consume it; 0 means 1
 	MaxHold  time.Duration // how long it is held for importers, at most the sidecar's max-hold; 0: its lease
+	// WeightsEpoch is the engine's at the request's first token.
+	WeightsEpoch uint64
+	Salt         Salt
+	// Fence: the memory may be read once Fenced says so; 0: at once.
+	Fence uint64
 }
+
+// Fenced says that the engine's steps behind fences 1 to N have ended: what was handed
+// out under them is written by nobody any more. Fences rise.
+type Fenced struct{ N uint64 }
 
 // Import asks to bring a hand-off in; rank 0 only. Label is the decode engine's request id.
 type Import struct {
@@ -112,6 +131,8 @@ type Reserved struct {
 	Cached int32   // leading tokens that need no pull, a multiple of the block size
 	Slot   int32   // -1: none
 	Digest Digest
+	// Fence: a step of the memory's previous owner may write it until Fenced says so; 0: none.
+	Fence uint64
 }
 
 // Freed says that blocks or slots came back: a waiting import may fit.
@@ -148,10 +169,11 @@ const (
 	Drop                                      // the import failed: forget its hashes; its blocks stay out of use
 	ReleaseQuarantine                         // a dropped import's blocks and slot are quiet on every rank: return them
 	Free                                      // an exported label is over: return its blocks and slot
+	SetWeightsEpoch                           // from here on the weights are those of WeightsEpoch
 )
 
 var decisionNames = [...]string{Reserve: "reserve", Admit: "admit", Drop: "drop",
-	ReleaseQuarantine: "release-quarantine", Free: "free"}
+	ReleaseQuarantine: "release-quarantine", Free: "free", SetWeightsEpoch: "set-weights-epoch"}
 
 func (k DecisionKind) String() string {
 	if int(k) < len(decisionNames) && k > 0 {
@@ -178,8 +200,12 @@ type Decision struct {
 	Source  Digest // geometry digest of the source group
 	Members []Member
 	Sources []PinInfo
-	// Of is the number of the Reserve that Admit, Drop or ReleaseQuarantine is about; 0 for Free.
+	// Of is the number of the Reserve that Admit, Drop or ReleaseQuarantine is about; else 0.
 	Of uint64
+	// WeightsEpoch is the group's: from SetWeightsEpoch on the new one.
+	WeightsEpoch uint64
+	// Settled: every rank applied decisions 1 to Settled, so nobody need keep them.
+	Settled uint64
 }
 
 // Through tells rank 0's engine that every rank holds decisions 1 to N: it broadcasts
@@ -230,6 +256,7 @@ func (Held) fromEngine()          {}
 func (Applied) fromEngine()       {}
 func (Reserved) fromEngine()      {}
 func (Freed) fromEngine()         {}
+func (Fenced) fromEngine()        {}
 func (AbortImport) fromEngine()   {}
 func (ReleaseExport) fromEngine() {}
 

@@ -23,5 +23,6 @@ var (
 	ErrUnknown  = errors.New("handoff: unknown label or id")
 	ErrEngine   = errors.New("handoff: engine broke the protocol")
 	ErrRole     = errors.New("handoff: not in this role")
+	ErrQuiet    = errors.New("handoff: memory may still be touched")
 	ErrBound    = errors.New("handoff: over a limit") // a message from outside is larger than allowed
 )

@@ -75,6 +75,14 @@ type Digest [32]byte
 
 func (d Digest) String() string { return fmt.Sprintf("%x", d[:6]) }
 
+// Salt is what tells two prompts of equal tokens apart in a prefix cache. The zero
+// Salt is a plain prompt.
+type Salt struct {
+	LoRA      string // adapter that the request runs with
+	Namespace string // cache namespace: a tenant, a user
+	Media     Digest // of the images and sounds within the prompt
+}
+
 // Resume is everything that decode needs to go on exactly.
 type Resume struct {
 	Tokens   []int32   // sampled token, then MTP proposals

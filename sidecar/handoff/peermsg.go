@@ -83,6 +83,22 @@ type Leased struct {
 	Hold  time.Duration
 }
 
+// Extend asks a rank to hold a pin longer, counted from arrival. The leader's own lease
+// moves once every rank answered extension N.
+type Extend struct {
+	ID   ID
+	Pin  PinID
+	N    uint64
+	Hold time.Duration
+}
+
+// Extended answers Extend N: the pin is held, and for that long.
+type Extended struct {
+	ID  ID
+	Pin PinID
+	N   uint64
+}
+
 // Unpin frees a rank's pin that its leader holds no lease for. A lease that ends in
 // the ordinary way is the decision Free.
 type Unpin struct {
@@ -158,7 +174,8 @@ type Opened struct {
 	Tokens       int32
 	Position     int32
 	Resume       Resume // the truth: what a manifest says passed through clients
-	WeightsEpoch uint64
+	WeightsEpoch uint64 // of the weights that made the state
+	Salt         Salt
 }
 
 // Check asks a source rank whether a pin that was read is still held.
@@ -202,6 +219,8 @@ func (Roster) peerMessage()       {}
 func (Geometry) peerMessage()     {}
 func (Pinned) peerMessage()       {}
 func (Leased) peerMessage()       {}
+func (Extend) peerMessage()       {}
+func (Extended) peerMessage()     {}
 func (Unpin) peerMessage()        {}
 func (Landed) peerMessage()       {}
 func (RankHeld) peerMessage()     {}

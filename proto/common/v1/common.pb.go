@@ -237,6 +237,58 @@ func (OnDown) EnumDescriptor() ([]byte, []int) {
 	return file_common_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
+// WeightsPolicy says what a change of the weights epoch does to KV of older weights.
+type WeightsPolicy int32
+
+const (
+	WeightsPolicy_WEIGHTS_POLICY_UNSPECIFIED WeightsPolicy = 0
+	// It is not handed off, and block hashes are salted with the epoch.
+	WeightsPolicy_WEIGHTS_POLICY_REFUSE WeightsPolicy = 1
+	// It stays good.
+	WeightsPolicy_WEIGHTS_POLICY_ALLOW WeightsPolicy = 2
+)
+
+// Enum value maps for WeightsPolicy.
+var (
+	WeightsPolicy_name = map[int32]string{
+		0: "WEIGHTS_POLICY_UNSPECIFIED",
+		1: "WEIGHTS_POLICY_REFUSE",
+		2: "WEIGHTS_POLICY_ALLOW",
+	}
+	WeightsPolicy_value = map[string]int32{
+		"WEIGHTS_POLICY_UNSPECIFIED": 0,
+		"WEIGHTS_POLICY_REFUSE":      1,
+		"WEIGHTS_POLICY_ALLOW":       2,
+	}
+)
+
+func (x WeightsPolicy) Enum() *WeightsPolicy {
+	p := new(WeightsPolicy)
+	*p = x
+	return p
+}
+
+func (x WeightsPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WeightsPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_common_v1_common_proto_enumTypes[4].Descriptor()
+}
+
+func (WeightsPolicy) Type() protoreflect.EnumType {
+	return &file_common_v1_common_proto_enumTypes[4]
+}
+
+func (x WeightsPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WeightsPolicy.Descriptor instead.
+func (WeightsPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{4}
+}
+
 type DecisionKind int32
 
 const (
@@ -251,6 +303,8 @@ const (
 	DecisionKind_DECISION_KIND_RELEASE_QUARANTINE DecisionKind = 4
 	// An exported label is over: return its blocks and slot.
 	DecisionKind_DECISION_KIND_FREE DecisionKind = 5
+	// From here on the weights are those of weights_epoch.
+	DecisionKind_DECISION_KIND_SET_WEIGHTS_EPOCH DecisionKind = 6
 )
 
 // Enum value maps for DecisionKind.
@@ -262,6 +316,7 @@ var (
 		3: "DECISION_KIND_DROP",
 		4: "DECISION_KIND_RELEASE_QUARANTINE",
 		5: "DECISION_KIND_FREE",
+		6: "DECISION_KIND_SET_WEIGHTS_EPOCH",
 	}
 	DecisionKind_value = map[string]int32{
 		"DECISION_KIND_UNSPECIFIED":        0,
@@ -270,6 +325,7 @@ var (
 		"DECISION_KIND_DROP":               3,
 		"DECISION_KIND_RELEASE_QUARANTINE": 4,
 		"DECISION_KIND_FREE":               5,
+		"DECISION_KIND_SET_WEIGHTS_EPOCH":  6,
 	}
 )
 
@@ -284,11 +340,11 @@ func (x DecisionKind) String() string {
 }
 
 func (DecisionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_common_v1_common_proto_enumTypes[4].Descriptor()
+	return file_common_v1_common_proto_enumTypes[5].Descriptor()
 }
 
 func (DecisionKind) Type() protoreflect.EnumType {
-	return &file_common_v1_common_proto_enumTypes[4]
+	return &file_common_v1_common_proto_enumTypes[5]
 }
 
 func (x DecisionKind) Number() protoreflect.EnumNumber {
@@ -297,7 +353,7 @@ func (x DecisionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DecisionKind.Descriptor instead.
 func (DecisionKind) EnumDescriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 // Error is the detail of a gRPC status: which sentinels the error was, so that a
@@ -1183,8 +1239,13 @@ type Attach struct {
 	Pins []string `protobuf:"bytes,11,rep,name=pins,proto3" json:"pins,omitempty"`
 	// decisions 1 to applied,
 	Applied uint64 `protobuf:"varint,12,opt,name=applied,proto3" json:"applied,omitempty"`
-	// and decisions 1 to held that its client kept.
-	Held          uint64 `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
+	// and decisions 1 to held that its client kept,
+	Held uint64 `protobuf:"varint,13,opt,name=held,proto3" json:"held,omitempty"`
+	// the held ones after the newest settled among them, in order, applied or not,
+	Decisions []*Decision `protobuf:"bytes,14,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// and by rank 0 the labels of imports that have not ended.
+	Imports       []string      `protobuf:"bytes,15,rep,name=imports,proto3" json:"imports,omitempty"`
+	Weights       WeightsPolicy `protobuf:"varint,16,opt,name=weights,proto3,enum=baton.common.v1.WeightsPolicy" json:"weights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1310,6 +1371,91 @@ func (x *Attach) GetHeld() uint64 {
 	return 0
 }
 
+func (x *Attach) GetDecisions() []*Decision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+func (x *Attach) GetImports() []string {
+	if x != nil {
+		return x.Imports
+	}
+	return nil
+}
+
+func (x *Attach) GetWeights() WeightsPolicy {
+	if x != nil {
+		return x.Weights
+	}
+	return WeightsPolicy_WEIGHTS_POLICY_UNSPECIFIED
+}
+
+// Salt is what tells two prompts of equal tokens apart in a prefix cache.
+type Salt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Adapter that the request runs with.
+	Lora string `protobuf:"bytes,1,opt,name=lora,proto3" json:"lora,omitempty"`
+	// Cache namespace: a tenant, a user.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// SHA-256 of the images and sounds within the prompt, 32 bytes.
+	Media         []byte `protobuf:"bytes,3,opt,name=media,proto3" json:"media,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Salt) Reset() {
+	*x = Salt{}
+	mi := &file_common_v1_common_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Salt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Salt) ProtoMessage() {}
+
+func (x *Salt) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Salt.ProtoReflect.Descriptor instead.
+func (*Salt) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Salt) GetLora() string {
+	if x != nil {
+		return x.Lora
+	}
+	return ""
+}
+
+func (x *Salt) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Salt) GetMedia() []byte {
+	if x != nil {
+		return x.Media
+	}
+	return nil
+}
+
 // Resume is everything that decode needs to go on exactly.
 type Resume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1327,7 +1473,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_common_v1_common_proto_msgTypes[14]
+	mi := &file_common_v1_common_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1485,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[14]
+	mi := &file_common_v1_common_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1498,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{14}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Resume) GetTokens() []int32 {
@@ -1410,7 +1556,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_common_v1_common_proto_msgTypes[15]
+	mi := &file_common_v1_common_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1568,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[15]
+	mi := &file_common_v1_common_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1581,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{15}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Manifest) GetId() *HandoffID {
@@ -1530,7 +1676,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_common_v1_common_proto_msgTypes[16]
+	mi := &file_common_v1_common_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1688,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[16]
+	mi := &file_common_v1_common_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1701,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{16}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PinInfo) GetRank() int32 {
@@ -1630,15 +1776,19 @@ type Decision struct {
 	Source  []byte     `protobuf:"bytes,11,opt,name=source,proto3" json:"source,omitempty"`
 	Members []*Member  `protobuf:"bytes,12,rep,name=members,proto3" json:"members,omitempty"`
 	Sources []*PinInfo `protobuf:"bytes,13,rep,name=sources,proto3" json:"sources,omitempty"`
-	// The Reserve that Admit, Drop or ReleaseQuarantine is about; 0 for Free.
-	Of            uint64 `protobuf:"varint,14,opt,name=of,proto3" json:"of,omitempty"`
+	// The Reserve that Admit, Drop or ReleaseQuarantine is about; else 0.
+	Of uint64 `protobuf:"varint,14,opt,name=of,proto3" json:"of,omitempty"`
+	// Of the group; from SetWeightsEpoch on the new one.
+	WeightsEpoch uint64 `protobuf:"varint,15,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	// Every rank applied decisions 1 to settled.
+	Settled       uint64 `protobuf:"varint,16,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_common_v1_common_proto_msgTypes[17]
+	mi := &file_common_v1_common_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1800,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[17]
+	mi := &file_common_v1_common_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1813,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{17}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Decision) GetN() uint64 {
@@ -1764,6 +1914,20 @@ func (x *Decision) GetOf() uint64 {
 	return 0
 }
 
+func (x *Decision) GetWeightsEpoch() uint64 {
+	if x != nil {
+		return x.WeightsEpoch
+	}
+	return 0
+}
+
+func (x *Decision) GetSettled() uint64 {
+	if x != nil {
+		return x.Settled
+	}
+	return 0
+}
+
 // Reserved answers a Reserve once it was applied.
 type Reserved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1779,14 +1943,16 @@ type Reserved struct {
 	// -1: none.
 	Slot int32 `protobuf:"zigzag32,6,opt,name=slot,proto3" json:"slot,omitempty"`
 	// SHA-256 of blocks and slot of the mirrored allocator, 32 bytes.
-	Digest        []byte `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest []byte `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Of the memory's previous owner; 0: none.
+	Fence         uint64 `protobuf:"varint,8,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1964,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1977,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reserved) GetN() uint64 {
@@ -1863,6 +2029,13 @@ func (x *Reserved) GetDigest() []byte {
 	return nil
 }
 
+func (x *Reserved) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
 // Import asks to bring a hand-off in.
 type Import struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1879,7 +2052,7 @@ type Import struct {
 
 func (x *Import) Reset() {
 	*x = Import{}
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2064,7 @@ func (x *Import) String() string {
 func (*Import) ProtoMessage() {}
 
 func (x *Import) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2077,7 @@ func (x *Import) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Import.ProtoReflect.Descriptor instead.
 func (*Import) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Import) GetLabel() string {
@@ -1951,7 +2124,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2136,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2149,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Imported) GetLabel() string {
@@ -2036,7 +2209,7 @@ type Phases struct {
 
 func (x *Phases) Reset() {
 	*x = Phases{}
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2221,7 @@ func (x *Phases) String() string {
 func (*Phases) ProtoMessage() {}
 
 func (x *Phases) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2234,7 @@ func (x *Phases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phases.ProtoReflect.Descriptor instead.
 func (*Phases) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Phases) GetOpenNs() int64 {
@@ -2169,7 +2342,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"BufferDecl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03off\x18\x02 \x01(\x03R\x03off\x12\x10\n" +
-	"\x03len\x18\x03 \x01(\x03R\x03len\"\xe6\x03\n" +
+	"\x03len\x18\x03 \x01(\x03R\x03len\"\xf3\x04\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x12\n" +
@@ -2184,7 +2357,14 @@ const file_common_v1_common_proto_rawDesc = "" +
 	" \x01(\x0e2\x17.baton.common.v1.OnDownR\x06onDown\x12\x12\n" +
 	"\x04pins\x18\v \x03(\tR\x04pins\x12\x18\n" +
 	"\aapplied\x18\f \x01(\x04R\aapplied\x12\x12\n" +
-	"\x04held\x18\r \x01(\x04R\x04held\"r\n" +
+	"\x04held\x18\r \x01(\x04R\x04held\x127\n" +
+	"\tdecisions\x18\x0e \x03(\v2\x19.baton.common.v1.DecisionR\tdecisions\x12\x18\n" +
+	"\aimports\x18\x0f \x03(\tR\aimports\x128\n" +
+	"\aweights\x18\x10 \x01(\x0e2\x1e.baton.common.v1.WeightsPolicyR\aweights\"N\n" +
+	"\x04Salt\x12\x12\n" +
+	"\x04lora\x18\x01 \x01(\tR\x04lora\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05media\x18\x03 \x01(\fR\x05media\"r\n" +
 	"\x06Resume\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\x05R\x06tokens\x12\x1a\n" +
 	"\blogprobs\x18\x02 \x03(\x02R\blogprobs\x12\x18\n" +
@@ -2211,7 +2391,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06blocks\x18\x04 \x03(\x05R\x06blocks\x12\x12\n" +
 	"\x04slot\x18\x05 \x01(\x11R\x04slot\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x05R\x06tokens\x12\x1a\n" +
-	"\bposition\x18\a \x01(\x05R\bposition\"\xc7\x03\n" +
+	"\bposition\x18\a \x01(\x05R\bposition\"\x86\x04\n" +
 	"\bDecision\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.baton.common.v1.DecisionKindR\x04kind\x12*\n" +
@@ -2227,7 +2407,9 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06source\x18\v \x01(\fR\x06source\x121\n" +
 	"\amembers\x18\f \x03(\v2\x17.baton.common.v1.MemberR\amembers\x122\n" +
 	"\asources\x18\r \x03(\v2\x18.baton.common.v1.PinInfoR\asources\x12\x0e\n" +
-	"\x02of\x18\x0e \x01(\x04R\x02of\"\x9a\x01\n" +
+	"\x02of\x18\x0e \x01(\x04R\x02of\x12#\n" +
+	"\rweights_epoch\x18\x0f \x01(\x04R\fweightsEpoch\x12\x18\n" +
+	"\asettled\x18\x10 \x01(\x04R\asettled\"\xb0\x01\n" +
 	"\bReserved\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12\x10\n" +
@@ -2235,7 +2417,8 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06blocks\x18\x04 \x03(\x05R\x06blocks\x12\x16\n" +
 	"\x06cached\x18\x05 \x01(\x05R\x06cached\x12\x12\n" +
 	"\x04slot\x18\x06 \x01(\x11R\x04slot\x12\x16\n" +
-	"\x06digest\x18\a \x01(\fR\x06digest\"\x8e\x01\n" +
+	"\x06digest\x18\a \x01(\fR\x06digest\x12\x14\n" +
+	"\x05fence\x18\b \x01(\x04R\x05fence\"\x8e\x01\n" +
 	"\x06Import\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x125\n" +
 	"\bmanifest\x18\x02 \x01(\v2\x19.baton.common.v1.ManifestR\bmanifest\x12\x16\n" +
@@ -2276,14 +2459,19 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06OnDown\x12\x17\n" +
 	"\x13ON_DOWN_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fON_DOWN_FAIL\x10\x01\x12\x15\n" +
-	"\x11ON_DOWN_RECOMPUTE\x10\x02*\xb7\x01\n" +
+	"\x11ON_DOWN_RECOMPUTE\x10\x02*d\n" +
+	"\rWeightsPolicy\x12\x1e\n" +
+	"\x1aWEIGHTS_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15WEIGHTS_POLICY_REFUSE\x10\x01\x12\x18\n" +
+	"\x14WEIGHTS_POLICY_ALLOW\x10\x02*\xdc\x01\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_RESERVE\x10\x01\x12\x17\n" +
 	"\x13DECISION_KIND_ADMIT\x10\x02\x12\x16\n" +
 	"\x12DECISION_KIND_DROP\x10\x03\x12$\n" +
 	" DECISION_KIND_RELEASE_QUARANTINE\x10\x04\x12\x16\n" +
-	"\x12DECISION_KIND_FREE\x10\x05B3Z1github.com/batonkv/baton/proto/common/v1;commonv1b\x06proto3"
+	"\x12DECISION_KIND_FREE\x10\x05\x12#\n" +
+	"\x1fDECISION_KIND_SET_WEIGHTS_EPOCH\x10\x06B3Z1github.com/batonkv/baton/proto/common/v1;commonv1b\x06proto3"
 
 var (
 	file_common_v1_common_proto_rawDescOnce sync.Once
@@ -2297,67 +2485,71 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 	return file_common_v1_common_proto_rawDescData
 }
 
-var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
 	(Scheduler)(0),        // 2: baton.common.v1.Scheduler
 	(OnDown)(0),           // 3: baton.common.v1.OnDown
-	(DecisionKind)(0),     // 4: baton.common.v1.DecisionKind
-	(*Error)(nil),         // 5: baton.common.v1.Error
-	(*Member)(nil),        // 6: baton.common.v1.Member
-	(*HandoffID)(nil),     // 7: baton.common.v1.HandoffID
-	(*Importer)(nil),      // 8: baton.common.v1.Importer
-	(*Span)(nil),          // 9: baton.common.v1.Span
-	(*Box)(nil),           // 10: baton.common.v1.Box
-	(*State)(nil),         // 11: baton.common.v1.State
-	(*Model)(nil),         // 12: baton.common.v1.Model
-	(*View)(nil),          // 13: baton.common.v1.View
-	(*Shard)(nil),         // 14: baton.common.v1.Shard
-	(*ModelIdentity)(nil), // 15: baton.common.v1.ModelIdentity
-	(*Capacity)(nil),      // 16: baton.common.v1.Capacity
-	(*BufferDecl)(nil),    // 17: baton.common.v1.BufferDecl
-	(*Attach)(nil),        // 18: baton.common.v1.Attach
-	(*Resume)(nil),        // 19: baton.common.v1.Resume
-	(*Manifest)(nil),      // 20: baton.common.v1.Manifest
-	(*PinInfo)(nil),       // 21: baton.common.v1.PinInfo
-	(*Decision)(nil),      // 22: baton.common.v1.Decision
-	(*Reserved)(nil),      // 23: baton.common.v1.Reserved
-	(*Import)(nil),        // 24: baton.common.v1.Import
-	(*Imported)(nil),      // 25: baton.common.v1.Imported
-	(*Phases)(nil),        // 26: baton.common.v1.Phases
+	(WeightsPolicy)(0),    // 4: baton.common.v1.WeightsPolicy
+	(DecisionKind)(0),     // 5: baton.common.v1.DecisionKind
+	(*Error)(nil),         // 6: baton.common.v1.Error
+	(*Member)(nil),        // 7: baton.common.v1.Member
+	(*HandoffID)(nil),     // 8: baton.common.v1.HandoffID
+	(*Importer)(nil),      // 9: baton.common.v1.Importer
+	(*Span)(nil),          // 10: baton.common.v1.Span
+	(*Box)(nil),           // 11: baton.common.v1.Box
+	(*State)(nil),         // 12: baton.common.v1.State
+	(*Model)(nil),         // 13: baton.common.v1.Model
+	(*View)(nil),          // 14: baton.common.v1.View
+	(*Shard)(nil),         // 15: baton.common.v1.Shard
+	(*ModelIdentity)(nil), // 16: baton.common.v1.ModelIdentity
+	(*Capacity)(nil),      // 17: baton.common.v1.Capacity
+	(*BufferDecl)(nil),    // 18: baton.common.v1.BufferDecl
+	(*Attach)(nil),        // 19: baton.common.v1.Attach
+	(*Salt)(nil),          // 20: baton.common.v1.Salt
+	(*Resume)(nil),        // 21: baton.common.v1.Resume
+	(*Manifest)(nil),      // 22: baton.common.v1.Manifest
+	(*PinInfo)(nil),       // 23: baton.common.v1.PinInfo
+	(*Decision)(nil),      // 24: baton.common.v1.Decision
+	(*Reserved)(nil),      // 25: baton.common.v1.Reserved
+	(*Import)(nil),        // 26: baton.common.v1.Import
+	(*Imported)(nil),      // 27: baton.common.v1.Imported
+	(*Phases)(nil),        // 28: baton.common.v1.Phases
 }
 var file_common_v1_common_proto_depIdxs = []int32{
-	9,  // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
-	9,  // 1: baton.common.v1.Box.units:type_name -> baton.common.v1.Span
+	10, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
+	10, // 1: baton.common.v1.Box.units:type_name -> baton.common.v1.Span
 	0,  // 2: baton.common.v1.State.paging:type_name -> baton.common.v1.Paging
-	11, // 3: baton.common.v1.Model.states:type_name -> baton.common.v1.State
-	10, // 4: baton.common.v1.Shard.box:type_name -> baton.common.v1.Box
+	12, // 3: baton.common.v1.Model.states:type_name -> baton.common.v1.State
+	11, // 4: baton.common.v1.Shard.box:type_name -> baton.common.v1.Box
 	1,  // 5: baton.common.v1.Shard.dtype:type_name -> baton.common.v1.DType
-	13, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
-	12, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
-	15, // 8: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
-	14, // 9: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
-	17, // 10: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
-	16, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
+	14, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
+	13, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
+	16, // 8: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
+	15, // 9: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
+	18, // 10: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
+	17, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
 	2,  // 12: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
 	3,  // 13: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
-	7,  // 14: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
-	19, // 15: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
-	4,  // 16: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
-	7,  // 17: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
-	19, // 18: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
-	6,  // 19: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
-	21, // 20: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
-	20, // 21: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	7,  // 22: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	26, // 23: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	24, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
+	4,  // 15: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
+	8,  // 16: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
+	21, // 17: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
+	5,  // 18: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
+	8,  // 19: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
+	21, // 20: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
+	7,  // 21: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
+	23, // 22: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
+	22, // 23: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	8,  // 24: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	28, // 25: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -2370,8 +2562,8 @@ func file_common_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   22,
+			NumEnums:      6,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -40,6 +40,7 @@ type FromEngine struct {
 	//	*FromEngine_Freed
 	//	*FromEngine_AbortImport
 	//	*FromEngine_ReleaseExport
+	//	*FromEngine_Fenced
 	Message       isFromEngine_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -181,6 +182,15 @@ func (x *FromEngine) GetReleaseExport() *ReleaseExport {
 	return nil
 }
 
+func (x *FromEngine) GetFenced() *Fenced {
+	if x != nil {
+		if x, ok := x.Message.(*FromEngine_Fenced); ok {
+			return x.Fenced
+		}
+	}
+	return nil
+}
+
 type isFromEngine_Message interface {
 	isFromEngine_Message()
 }
@@ -229,6 +239,10 @@ type FromEngine_ReleaseExport struct {
 	ReleaseExport *ReleaseExport `protobuf:"bytes,12,opt,name=release_export,json=releaseExport,proto3,oneof"`
 }
 
+type FromEngine_Fenced struct {
+	Fenced *Fenced `protobuf:"bytes,13,opt,name=fenced,proto3,oneof"`
+}
+
 func (*FromEngine_Attach) isFromEngine_Message() {}
 
 func (*FromEngine_BuffersReady) isFromEngine_Message() {}
@@ -250,6 +264,8 @@ func (*FromEngine_Freed) isFromEngine_Message() {}
 func (*FromEngine_AbortImport) isFromEngine_Message() {}
 
 func (*FromEngine_ReleaseExport) isFromEngine_Message() {}
+
+func (*FromEngine_Fenced) isFromEngine_Message() {}
 
 type ToEngine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -529,7 +545,12 @@ type Export struct {
 	// How many imports may consume it; 0 means 1.
 	Copies int32 `protobuf:"varint,7,opt,name=copies,proto3" json:"copies,omitempty"`
 	// Nanoseconds that it is held for importers, at most the sidecar's max-hold; 0: its lease.
-	MaxHoldNs     int64 `protobuf:"varint,8,opt,name=max_hold_ns,json=maxHoldNs,proto3" json:"max_hold_ns,omitempty"`
+	MaxHoldNs int64 `protobuf:"varint,8,opt,name=max_hold_ns,json=maxHoldNs,proto3" json:"max_hold_ns,omitempty"`
+	// Of the engine at the request's first token.
+	WeightsEpoch uint64   `protobuf:"varint,9,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	Salt         *v1.Salt `protobuf:"bytes,10,opt,name=salt,proto3" json:"salt,omitempty"`
+	// The memory may be read once fenced says so; 0: at once.
+	Fence         uint64 `protobuf:"varint,11,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -620,6 +641,72 @@ func (x *Export) GetMaxHoldNs() int64 {
 	return 0
 }
 
+func (x *Export) GetWeightsEpoch() uint64 {
+	if x != nil {
+		return x.WeightsEpoch
+	}
+	return 0
+}
+
+func (x *Export) GetSalt() *v1.Salt {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
+func (x *Export) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+// Fenced says that the engine's steps behind fences 1 to n have ended.
+type Fenced struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fenced) Reset() {
+	*x = Fenced{}
+	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fenced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fenced) ProtoMessage() {}
+
+func (x *Fenced) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
+func (*Fenced) Descriptor() ([]byte, []int) {
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Fenced) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
 // Held says that the engine client holds decisions 1 to n.
 type Held struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -630,7 +717,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	mi := &file_engine_v1_engine_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +729,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	mi := &file_engine_v1_engine_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +742,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{5}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Held) GetN() uint64 {
@@ -675,7 +762,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_engine_v1_engine_proto_msgTypes[6]
+	mi := &file_engine_v1_engine_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +774,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[6]
+	mi := &file_engine_v1_engine_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +787,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{6}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Applied) GetN() uint64 {
@@ -721,7 +808,7 @@ type Freed struct {
 
 func (x *Freed) Reset() {
 	*x = Freed{}
-	mi := &file_engine_v1_engine_proto_msgTypes[7]
+	mi := &file_engine_v1_engine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +820,7 @@ func (x *Freed) String() string {
 func (*Freed) ProtoMessage() {}
 
 func (x *Freed) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[7]
+	mi := &file_engine_v1_engine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +833,7 @@ func (x *Freed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Freed.ProtoReflect.Descriptor instead.
 func (*Freed) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{7}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Freed) GetBlocks() int32 {
@@ -773,7 +860,7 @@ type AbortImport struct {
 
 func (x *AbortImport) Reset() {
 	*x = AbortImport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[8]
+	mi := &file_engine_v1_engine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +872,7 @@ func (x *AbortImport) String() string {
 func (*AbortImport) ProtoMessage() {}
 
 func (x *AbortImport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[8]
+	mi := &file_engine_v1_engine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +885,7 @@ func (x *AbortImport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortImport.ProtoReflect.Descriptor instead.
 func (*AbortImport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{8}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AbortImport) GetLabel() string {
@@ -818,7 +905,7 @@ type ReleaseExport struct {
 
 func (x *ReleaseExport) Reset() {
 	*x = ReleaseExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_engine_v1_engine_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +917,7 @@ func (x *ReleaseExport) String() string {
 func (*ReleaseExport) ProtoMessage() {}
 
 func (x *ReleaseExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_engine_v1_engine_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +930,7 @@ func (x *ReleaseExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseExport.ProtoReflect.Descriptor instead.
 func (*ReleaseExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{9}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReleaseExport) GetLabel() string {
@@ -866,7 +953,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_engine_v1_engine_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +965,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_engine_v1_engine_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +978,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{10}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Attached) GetIncarnation() uint64 {
@@ -919,7 +1006,7 @@ type MoverStarted struct {
 
 func (x *MoverStarted) Reset() {
 	*x = MoverStarted{}
-	mi := &file_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1018,7 @@ func (x *MoverStarted) String() string {
 func (*MoverStarted) ProtoMessage() {}
 
 func (x *MoverStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1031,7 @@ func (x *MoverStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoverStarted.ProtoReflect.Descriptor instead.
 func (*MoverStarted) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MoverStarted) GetPid() int32 {
@@ -965,7 +1052,7 @@ type Exported struct {
 
 func (x *Exported) Reset() {
 	*x = Exported{}
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1064,7 @@ func (x *Exported) String() string {
 func (*Exported) ProtoMessage() {}
 
 func (x *Exported) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1077,7 @@ func (x *Exported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exported.ProtoReflect.Descriptor instead.
 func (*Exported) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Exported) GetLabel() string {
@@ -1018,7 +1105,7 @@ type Through struct {
 
 func (x *Through) Reset() {
 	*x = Through{}
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1117,7 @@ func (x *Through) String() string {
 func (*Through) ProtoMessage() {}
 
 func (x *Through) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1130,7 @@ func (x *Through) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Through.ProtoReflect.Descriptor instead.
 func (*Through) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Through) GetN() uint64 {
@@ -1065,7 +1152,7 @@ type UnpinExport struct {
 
 func (x *UnpinExport) Reset() {
 	*x = UnpinExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1164,7 @@ func (x *UnpinExport) String() string {
 func (*UnpinExport) ProtoMessage() {}
 
 func (x *UnpinExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1177,7 @@ func (x *UnpinExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinExport.ProtoReflect.Descriptor instead.
 func (*UnpinExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *UnpinExport) GetLabel() string {
@@ -1120,7 +1207,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1219,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1232,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Failed) GetLabel() string {
@@ -1173,7 +1260,7 @@ var File_engine_v1_engine_proto protoreflect.FileDescriptor
 
 const file_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\x9c\x05\n" +
+	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\xcf\x05\n" +
 	"\n" +
 	"FromEngine\x121\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachH\x00R\x06attach\x12D\n" +
@@ -1186,7 +1273,8 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\breserved\x18\b \x01(\v2\x19.baton.common.v1.ReservedH\x00R\breserved\x12.\n" +
 	"\x05freed\x18\t \x01(\v2\x16.baton.engine.v1.FreedH\x00R\x05freed\x12A\n" +
 	"\fabort_import\x18\v \x01(\v2\x1c.baton.engine.v1.AbortImportH\x00R\vabortImport\x12G\n" +
-	"\x0erelease_export\x18\f \x01(\v2\x1e.baton.engine.v1.ReleaseExportH\x00R\rreleaseExportB\t\n" +
+	"\x0erelease_export\x18\f \x01(\v2\x1e.baton.engine.v1.ReleaseExportH\x00R\rreleaseExport\x121\n" +
+	"\x06fenced\x18\r \x01(\v2\x17.baton.engine.v1.FencedH\x00R\x06fencedB\t\n" +
 	"\amessageJ\x04\b\n" +
 	"\x10\v\"\xf1\x03\n" +
 	"\bToEngine\x127\n" +
@@ -1201,7 +1289,7 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\amessageJ\x04\b\x06\x10\a\"\x0e\n" +
 	"\fBuffersReady\" \n" +
 	"\bAnnounce\x12\x14\n" +
-	"\x05label\x18\x01 \x01(\tR\x05label\"\xe7\x01\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\"\xcd\x02\n" +
 	"\x06Export\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x05R\x06blocks\x12\x12\n" +
@@ -1210,7 +1298,13 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\bposition\x18\x05 \x01(\x05R\bposition\x12/\n" +
 	"\x06resume\x18\x06 \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\x12\x16\n" +
 	"\x06copies\x18\a \x01(\x05R\x06copies\x12\x1e\n" +
-	"\vmax_hold_ns\x18\b \x01(\x03R\tmaxHoldNs\"\x14\n" +
+	"\vmax_hold_ns\x18\b \x01(\x03R\tmaxHoldNs\x12#\n" +
+	"\rweights_epoch\x18\t \x01(\x04R\fweightsEpoch\x12)\n" +
+	"\x04salt\x18\n" +
+	" \x01(\v2\x15.baton.common.v1.SaltR\x04salt\x12\x14\n" +
+	"\x05fence\x18\v \x01(\x04R\x05fence\"\x16\n" +
+	"\x06Fenced\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\"\x14\n" +
 	"\x04Held\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"\x17\n" +
 	"\aApplied\x12\f\n" +
@@ -1255,65 +1349,69 @@ func file_engine_v1_engine_proto_rawDescGZIP() []byte {
 	return file_engine_v1_engine_proto_rawDescData
 }
 
-var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_engine_v1_engine_proto_goTypes = []any{
 	(*FromEngine)(nil),    // 0: baton.engine.v1.FromEngine
 	(*ToEngine)(nil),      // 1: baton.engine.v1.ToEngine
 	(*BuffersReady)(nil),  // 2: baton.engine.v1.BuffersReady
 	(*Announce)(nil),      // 3: baton.engine.v1.Announce
 	(*Export)(nil),        // 4: baton.engine.v1.Export
-	(*Held)(nil),          // 5: baton.engine.v1.Held
-	(*Applied)(nil),       // 6: baton.engine.v1.Applied
-	(*Freed)(nil),         // 7: baton.engine.v1.Freed
-	(*AbortImport)(nil),   // 8: baton.engine.v1.AbortImport
-	(*ReleaseExport)(nil), // 9: baton.engine.v1.ReleaseExport
-	(*Attached)(nil),      // 10: baton.engine.v1.Attached
-	(*MoverStarted)(nil),  // 11: baton.engine.v1.MoverStarted
-	(*Exported)(nil),      // 12: baton.engine.v1.Exported
-	(*Through)(nil),       // 13: baton.engine.v1.Through
-	(*UnpinExport)(nil),   // 14: baton.engine.v1.UnpinExport
-	(*Failed)(nil),        // 15: baton.engine.v1.Failed
-	(*v1.Attach)(nil),     // 16: baton.common.v1.Attach
-	(*v1.Import)(nil),     // 17: baton.common.v1.Import
-	(*v1.Reserved)(nil),   // 18: baton.common.v1.Reserved
-	(*v1.Decision)(nil),   // 19: baton.common.v1.Decision
-	(*v1.Imported)(nil),   // 20: baton.common.v1.Imported
-	(*v1.Resume)(nil),     // 21: baton.common.v1.Resume
-	(*v1.Manifest)(nil),   // 22: baton.common.v1.Manifest
-	(*v1.HandoffID)(nil),  // 23: baton.common.v1.HandoffID
-	(*v1.Error)(nil),      // 24: baton.common.v1.Error
+	(*Fenced)(nil),        // 5: baton.engine.v1.Fenced
+	(*Held)(nil),          // 6: baton.engine.v1.Held
+	(*Applied)(nil),       // 7: baton.engine.v1.Applied
+	(*Freed)(nil),         // 8: baton.engine.v1.Freed
+	(*AbortImport)(nil),   // 9: baton.engine.v1.AbortImport
+	(*ReleaseExport)(nil), // 10: baton.engine.v1.ReleaseExport
+	(*Attached)(nil),      // 11: baton.engine.v1.Attached
+	(*MoverStarted)(nil),  // 12: baton.engine.v1.MoverStarted
+	(*Exported)(nil),      // 13: baton.engine.v1.Exported
+	(*Through)(nil),       // 14: baton.engine.v1.Through
+	(*UnpinExport)(nil),   // 15: baton.engine.v1.UnpinExport
+	(*Failed)(nil),        // 16: baton.engine.v1.Failed
+	(*v1.Attach)(nil),     // 17: baton.common.v1.Attach
+	(*v1.Import)(nil),     // 18: baton.common.v1.Import
+	(*v1.Reserved)(nil),   // 19: baton.common.v1.Reserved
+	(*v1.Decision)(nil),   // 20: baton.common.v1.Decision
+	(*v1.Imported)(nil),   // 21: baton.common.v1.Imported
+	(*v1.Resume)(nil),     // 22: baton.common.v1.Resume
+	(*v1.Salt)(nil),       // 23: baton.common.v1.Salt
+	(*v1.Manifest)(nil),   // 24: baton.common.v1.Manifest
+	(*v1.HandoffID)(nil),  // 25: baton.common.v1.HandoffID
+	(*v1.Error)(nil),      // 26: baton.common.v1.Error
 }
 var file_engine_v1_engine_proto_depIdxs = []int32{
-	16, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
+	17, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
 	2,  // 1: baton.engine.v1.FromEngine.buffers_ready:type_name -> baton.engine.v1.BuffersReady
 	3,  // 2: baton.engine.v1.FromEngine.announce:type_name -> baton.engine.v1.Announce
 	4,  // 3: baton.engine.v1.FromEngine.export:type_name -> baton.engine.v1.Export
-	17, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
-	5,  // 5: baton.engine.v1.FromEngine.held:type_name -> baton.engine.v1.Held
-	6,  // 6: baton.engine.v1.FromEngine.applied:type_name -> baton.engine.v1.Applied
-	18, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
-	7,  // 8: baton.engine.v1.FromEngine.freed:type_name -> baton.engine.v1.Freed
-	8,  // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
-	9,  // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
-	10, // 11: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
-	11, // 12: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
-	12, // 13: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
-	19, // 14: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
-	13, // 15: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
-	14, // 16: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
-	20, // 17: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
-	15, // 18: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
-	21, // 19: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
-	22, // 20: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
-	23, // 21: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
-	24, // 22: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
-	0,  // 23: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
-	1,  // 24: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	18, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
+	6,  // 5: baton.engine.v1.FromEngine.held:type_name -> baton.engine.v1.Held
+	7,  // 6: baton.engine.v1.FromEngine.applied:type_name -> baton.engine.v1.Applied
+	19, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
+	8,  // 8: baton.engine.v1.FromEngine.freed:type_name -> baton.engine.v1.Freed
+	9,  // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
+	10, // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
+	5,  // 11: baton.engine.v1.FromEngine.fenced:type_name -> baton.engine.v1.Fenced
+	11, // 12: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
+	12, // 13: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
+	13, // 14: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
+	20, // 15: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
+	14, // 16: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
+	15, // 17: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
+	21, // 18: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
+	16, // 19: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
+	22, // 20: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
+	23, // 21: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
+	24, // 22: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
+	25, // 23: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
+	26, // 24: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
+	0,  // 25: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
+	1,  // 26: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
+	26, // [26:27] is the sub-list for method output_type
+	25, // [25:26] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_engine_v1_engine_proto_init() }
@@ -1333,6 +1431,7 @@ func file_engine_v1_engine_proto_init() {
 		(*FromEngine_Freed)(nil),
 		(*FromEngine_AbortImport)(nil),
 		(*FromEngine_ReleaseExport)(nil),
+		(*FromEngine_Fenced)(nil),
 	}
 	file_engine_v1_engine_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToEngine_Attached)(nil),
@@ -1350,7 +1449,7 @@ func file_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_v1_engine_proto_rawDesc), len(file_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -112,6 +112,8 @@ type PeerMessage struct {
 	//	*PeerMessage_Done
 	//	*PeerMessage_DoneAck
 	//	*PeerMessage_Withdraw
+	//	*PeerMessage_Extend
+	//	*PeerMessage_Extended
 	Message       isPeerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -352,6 +354,24 @@ func (x *PeerMessage) GetWithdraw() *Withdraw {
 	return nil
 }
 
+func (x *PeerMessage) GetExtend() *Extend {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_Extend); ok {
+			return x.Extend
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetExtended() *Extended {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_Extended); ok {
+			return x.Extended
+		}
+	}
+	return nil
+}
+
 type isPeerMessage_Message interface {
 	isPeerMessage_Message()
 }
@@ -446,6 +466,14 @@ type PeerMessage_Withdraw struct {
 	Withdraw *Withdraw `protobuf:"bytes,23,opt,name=withdraw,proto3,oneof"`
 }
 
+type PeerMessage_Extend struct {
+	Extend *Extend `protobuf:"bytes,25,opt,name=extend,proto3,oneof"`
+}
+
+type PeerMessage_Extended struct {
+	Extended *Extended `protobuf:"bytes,26,opt,name=extended,proto3,oneof"`
+}
+
 func (*PeerMessage_Hello) isPeerMessage_Message() {}
 
 func (*PeerMessage_Join) isPeerMessage_Message() {}
@@ -489,6 +517,10 @@ func (*PeerMessage_Done) isPeerMessage_Message() {}
 func (*PeerMessage_DoneAck) isPeerMessage_Message() {}
 
 func (*PeerMessage_Withdraw) isPeerMessage_Message() {}
+
+func (*PeerMessage_Extend) isPeerMessage_Message() {}
+
+func (*PeerMessage_Extended) isPeerMessage_Message() {}
 
 // Hello fixes who speaks on a session.
 type Hello struct {
@@ -889,6 +921,138 @@ func (x *Leased) GetHoldNs() int64 {
 	return 0
 }
 
+// Extend asks a rank to hold a pin longer.
+type Extend struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Pin   uint64                 `protobuf:"varint,2,opt,name=pin,proto3" json:"pin,omitempty"`
+	// Number of the extension.
+	N uint64 `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`
+	// Nanoseconds from arrival.
+	HoldNs        int64 `protobuf:"varint,4,opt,name=hold_ns,json=holdNs,proto3" json:"hold_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extend) Reset() {
+	*x = Extend{}
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extend) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extend) ProtoMessage() {}
+
+func (x *Extend) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extend.ProtoReflect.Descriptor instead.
+func (*Extend) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Extend) GetId() *v1.HandoffID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Extend) GetPin() uint64 {
+	if x != nil {
+		return x.Pin
+	}
+	return 0
+}
+
+func (x *Extend) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *Extend) GetHoldNs() int64 {
+	if x != nil {
+		return x.HoldNs
+	}
+	return 0
+}
+
+// Extended answers Extend n: the pin is held, and for that long.
+type Extended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Pin           uint64                 `protobuf:"varint,2,opt,name=pin,proto3" json:"pin,omitempty"`
+	N             uint64                 `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extended) Reset() {
+	*x = Extended{}
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extended) ProtoMessage() {}
+
+func (x *Extended) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extended.ProtoReflect.Descriptor instead.
+func (*Extended) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Extended) GetId() *v1.HandoffID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Extended) GetPin() uint64 {
+	if x != nil {
+		return x.Pin
+	}
+	return 0
+}
+
+func (x *Extended) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
 // Unpin frees a rank's pin that its leader holds no lease for.
 type Unpin struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -900,7 +1064,7 @@ type Unpin struct {
 
 func (x *Unpin) Reset() {
 	*x = Unpin{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1076,7 @@ func (x *Unpin) String() string {
 func (*Unpin) ProtoMessage() {}
 
 func (x *Unpin) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1089,7 @@ func (x *Unpin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unpin.ProtoReflect.Descriptor instead.
 func (*Unpin) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Unpin) GetId() *v1.HandoffID {
@@ -963,7 +1127,7 @@ type Landed struct {
 
 func (x *Landed) Reset() {
 	*x = Landed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1139,7 @@ func (x *Landed) String() string {
 func (*Landed) ProtoMessage() {}
 
 func (x *Landed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1152,7 @@ func (x *Landed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Landed.ProtoReflect.Descriptor instead.
 func (*Landed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Landed) GetId() *v1.HandoffID {
@@ -1057,7 +1221,7 @@ type RankHeld struct {
 
 func (x *RankHeld) Reset() {
 	*x = RankHeld{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1233,7 @@ func (x *RankHeld) String() string {
 func (*RankHeld) ProtoMessage() {}
 
 func (x *RankHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1246,7 @@ func (x *RankHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankHeld.ProtoReflect.Descriptor instead.
 func (*RankHeld) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RankHeld) GetN() uint64 {
@@ -1102,7 +1266,7 @@ type RankApplied struct {
 
 func (x *RankApplied) Reset() {
 	*x = RankApplied{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1278,7 @@ func (x *RankApplied) String() string {
 func (*RankApplied) ProtoMessage() {}
 
 func (x *RankApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1291,7 @@ func (x *RankApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankApplied.ProtoReflect.Descriptor instead.
 func (*RankApplied) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RankApplied) GetN() uint64 {
@@ -1147,7 +1311,7 @@ type RankReserved struct {
 
 func (x *RankReserved) Reset() {
 	*x = RankReserved{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1323,7 @@ func (x *RankReserved) String() string {
 func (*RankReserved) ProtoMessage() {}
 
 func (x *RankReserved) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1336,7 @@ func (x *RankReserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankReserved.ProtoReflect.Descriptor instead.
 func (*RankReserved) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RankReserved) GetReserved() *v1.Reserved {
@@ -1191,7 +1355,7 @@ type WantGeometry struct {
 
 func (x *WantGeometry) Reset() {
 	*x = WantGeometry{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1367,7 @@ func (x *WantGeometry) String() string {
 func (*WantGeometry) ProtoMessage() {}
 
 func (x *WantGeometry) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1380,7 @@ func (x *WantGeometry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantGeometry.ProtoReflect.Descriptor instead.
 func (*WantGeometry) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 // WantBuffers asks a rank for what reaches its engine's buffers.
@@ -1228,7 +1392,7 @@ type WantBuffers struct {
 
 func (x *WantBuffers) Reset() {
 	*x = WantBuffers{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1404,7 @@ func (x *WantBuffers) String() string {
 func (*WantBuffers) ProtoMessage() {}
 
 func (x *WantBuffers) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1417,7 @@ func (x *WantBuffers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantBuffers.ProtoReflect.Descriptor instead.
 func (*WantBuffers) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 // Buffers answers WantBuffers.
@@ -1272,7 +1436,7 @@ type Buffers struct {
 
 func (x *Buffers) Reset() {
 	*x = Buffers{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1448,7 @@ func (x *Buffers) String() string {
 func (*Buffers) ProtoMessage() {}
 
 func (x *Buffers) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1461,7 @@ func (x *Buffers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Buffers.ProtoReflect.Descriptor instead.
 func (*Buffers) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Buffers) GetHost() string {
@@ -1343,7 +1507,7 @@ type BufferCard struct {
 
 func (x *BufferCard) Reset() {
 	*x = BufferCard{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1519,7 @@ func (x *BufferCard) String() string {
 func (*BufferCard) ProtoMessage() {}
 
 func (x *BufferCard) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1532,7 @@ func (x *BufferCard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BufferCard.ProtoReflect.Descriptor instead.
 func (*BufferCard) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BufferCard) GetBuffer() uint32 {
@@ -1416,7 +1580,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1592,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1605,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Open) GetId() *v1.HandoffID {
@@ -1497,13 +1661,14 @@ type Opened struct {
 	Tokens        int32      `protobuf:"varint,9,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Position      int32      `protobuf:"varint,10,opt,name=position,proto3" json:"position,omitempty"`
 	Resume        *v1.Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
+	Salt          *v1.Salt   `protobuf:"bytes,12,opt,name=salt,proto3" json:"salt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1680,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1693,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Opened) GetId() *v1.HandoffID {
@@ -1608,6 +1773,13 @@ func (x *Opened) GetResume() *v1.Resume {
 	return nil
 }
 
+func (x *Opened) GetSalt() *v1.Salt {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
 // Check asks a source rank whether a pin that was read is still held.
 type Check struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1621,7 +1793,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1805,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1818,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Check) GetId() *v1.HandoffID {
@@ -1688,7 +1860,7 @@ type Checked struct {
 
 func (x *Checked) Reset() {
 	*x = Checked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1872,7 @@ func (x *Checked) String() string {
 func (*Checked) ProtoMessage() {}
 
 func (x *Checked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1885,7 @@ func (x *Checked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checked.ProtoReflect.Descriptor instead.
 func (*Checked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Checked) GetCheck() *Check {
@@ -1742,7 +1914,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1926,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1939,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Done) GetId() *v1.HandoffID {
@@ -1803,7 +1975,7 @@ type DoneAck struct {
 
 func (x *DoneAck) Reset() {
 	*x = DoneAck{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1987,7 @@ func (x *DoneAck) String() string {
 func (*DoneAck) ProtoMessage() {}
 
 func (x *DoneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2000,7 @@ func (x *DoneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneAck.ProtoReflect.Descriptor instead.
 func (*DoneAck) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DoneAck) GetId() *v1.HandoffID {
@@ -1864,7 +2036,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +2048,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2061,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Withdraw) GetId() *v1.HandoffID {
@@ -1917,7 +2089,8 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xaa\t\n" +
+	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\x92\n" +
+	"\n" +
 	"\vPeerMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.baton.peer.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x04join\x18\x02 \x01(\v2\x13.baton.peer.v1.JoinH\x00R\x04join\x12/\n" +
@@ -1941,7 +2114,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\achecked\x18\x14 \x01(\v2\x16.baton.peer.v1.CheckedH\x00R\achecked\x12)\n" +
 	"\x04done\x18\x15 \x01(\v2\x13.baton.peer.v1.DoneH\x00R\x04done\x123\n" +
 	"\bdone_ack\x18\x16 \x01(\v2\x16.baton.peer.v1.DoneAckH\x00R\adoneAck\x125\n" +
-	"\bwithdraw\x18\x17 \x01(\v2\x17.baton.peer.v1.WithdrawH\x00R\bwithdrawB\t\n" +
+	"\bwithdraw\x18\x17 \x01(\v2\x17.baton.peer.v1.WithdrawH\x00R\bwithdraw\x12/\n" +
+	"\x06extend\x18\x19 \x01(\v2\x15.baton.peer.v1.ExtendH\x00R\x06extend\x125\n" +
+	"\bextended\x18\x1a \x01(\v2\x17.baton.peer.v1.ExtendedH\x00R\bextendedB\t\n" +
 	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"u\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
@@ -1969,7 +2144,16 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x10\n" +
 	"\x03pin\x18\x03 \x01(\x04R\x03pin\x12\x17\n" +
-	"\ahold_ns\x18\x04 \x01(\x03R\x06holdNs\"E\n" +
+	"\ahold_ns\x18\x04 \x01(\x03R\x06holdNs\"m\n" +
+	"\x06Extend\x12*\n" +
+	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
+	"\x03pin\x18\x02 \x01(\x04R\x03pin\x12\f\n" +
+	"\x01n\x18\x03 \x01(\x04R\x01n\x12\x17\n" +
+	"\ahold_ns\x18\x04 \x01(\x03R\x06holdNs\"V\n" +
+	"\bExtended\x12*\n" +
+	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
+	"\x03pin\x18\x02 \x01(\x04R\x03pin\x12\f\n" +
+	"\x01n\x18\x03 \x01(\x04R\x01n\"E\n" +
 	"\x05Unpin\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
 	"\x03pin\x18\x02 \x01(\x04R\x03pin\"\xc9\x01\n" +
@@ -2007,7 +2191,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x125\n" +
 	"\bimporter\x18\x03 \x01(\v2\x19.baton.common.v1.ImporterR\bimporter\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x12\n" +
-	"\x04plan\x18\x05 \x01(\fR\x04plan\"\x8e\x03\n" +
+	"\x04plan\x18\x05 \x01(\fR\x04plan\"\xb9\x03\n" +
 	"\x06Opened\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12-\n" +
@@ -2020,7 +2204,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06tokens\x18\t \x01(\x05R\x06tokens\x12\x1a\n" +
 	"\bposition\x18\n" +
 	" \x01(\x05R\bposition\x12/\n" +
-	"\x06resume\x18\v \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\"\x7f\n" +
+	"\x06resume\x18\v \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\x12)\n" +
+	"\x04salt\x18\f \x01(\v2\x15.baton.common.v1.SaltR\x04salt\"\x7f\n" +
 	"\x05Check\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x10\n" +
@@ -2066,7 +2251,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(Status)(0),          // 0: baton.peer.v1.Status
 	(*PeerMessage)(nil),  // 1: baton.peer.v1.PeerMessage
@@ -2076,32 +2261,35 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*Geometry)(nil),     // 5: baton.peer.v1.Geometry
 	(*Pinned)(nil),       // 6: baton.peer.v1.Pinned
 	(*Leased)(nil),       // 7: baton.peer.v1.Leased
-	(*Unpin)(nil),        // 8: baton.peer.v1.Unpin
-	(*Landed)(nil),       // 9: baton.peer.v1.Landed
-	(*RankHeld)(nil),     // 10: baton.peer.v1.RankHeld
-	(*RankApplied)(nil),  // 11: baton.peer.v1.RankApplied
-	(*RankReserved)(nil), // 12: baton.peer.v1.RankReserved
-	(*WantGeometry)(nil), // 13: baton.peer.v1.WantGeometry
-	(*WantBuffers)(nil),  // 14: baton.peer.v1.WantBuffers
-	(*Buffers)(nil),      // 15: baton.peer.v1.Buffers
-	(*BufferCard)(nil),   // 16: baton.peer.v1.BufferCard
-	(*Open)(nil),         // 17: baton.peer.v1.Open
-	(*Opened)(nil),       // 18: baton.peer.v1.Opened
-	(*Check)(nil),        // 19: baton.peer.v1.Check
-	(*Checked)(nil),      // 20: baton.peer.v1.Checked
-	(*Done)(nil),         // 21: baton.peer.v1.Done
-	(*DoneAck)(nil),      // 22: baton.peer.v1.DoneAck
-	(*Withdraw)(nil),     // 23: baton.peer.v1.Withdraw
-	(*v1.Decision)(nil),  // 24: baton.common.v1.Decision
-	(*v1.Member)(nil),    // 25: baton.common.v1.Member
-	(*v1.Attach)(nil),    // 26: baton.common.v1.Attach
-	(*v1.PinInfo)(nil),   // 27: baton.common.v1.PinInfo
-	(*v1.Model)(nil),     // 28: baton.common.v1.Model
-	(*v1.Shard)(nil),     // 29: baton.common.v1.Shard
-	(*v1.HandoffID)(nil), // 30: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),  // 31: baton.common.v1.Reserved
-	(*v1.Importer)(nil),  // 32: baton.common.v1.Importer
-	(*v1.Resume)(nil),    // 33: baton.common.v1.Resume
+	(*Extend)(nil),       // 8: baton.peer.v1.Extend
+	(*Extended)(nil),     // 9: baton.peer.v1.Extended
+	(*Unpin)(nil),        // 10: baton.peer.v1.Unpin
+	(*Landed)(nil),       // 11: baton.peer.v1.Landed
+	(*RankHeld)(nil),     // 12: baton.peer.v1.RankHeld
+	(*RankApplied)(nil),  // 13: baton.peer.v1.RankApplied
+	(*RankReserved)(nil), // 14: baton.peer.v1.RankReserved
+	(*WantGeometry)(nil), // 15: baton.peer.v1.WantGeometry
+	(*WantBuffers)(nil),  // 16: baton.peer.v1.WantBuffers
+	(*Buffers)(nil),      // 17: baton.peer.v1.Buffers
+	(*BufferCard)(nil),   // 18: baton.peer.v1.BufferCard
+	(*Open)(nil),         // 19: baton.peer.v1.Open
+	(*Opened)(nil),       // 20: baton.peer.v1.Opened
+	(*Check)(nil),        // 21: baton.peer.v1.Check
+	(*Checked)(nil),      // 22: baton.peer.v1.Checked
+	(*Done)(nil),         // 23: baton.peer.v1.Done
+	(*DoneAck)(nil),      // 24: baton.peer.v1.DoneAck
+	(*Withdraw)(nil),     // 25: baton.peer.v1.Withdraw
+	(*v1.Decision)(nil),  // 26: baton.common.v1.Decision
+	(*v1.Member)(nil),    // 27: baton.common.v1.Member
+	(*v1.Attach)(nil),    // 28: baton.common.v1.Attach
+	(*v1.PinInfo)(nil),   // 29: baton.common.v1.PinInfo
+	(*v1.Model)(nil),     // 30: baton.common.v1.Model
+	(*v1.Shard)(nil),     // 31: baton.common.v1.Shard
+	(*v1.HandoffID)(nil), // 32: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),  // 33: baton.common.v1.Reserved
+	(*v1.Importer)(nil),  // 34: baton.common.v1.Importer
+	(*v1.Resume)(nil),    // 35: baton.common.v1.Resume
+	(*v1.Salt)(nil),      // 36: baton.common.v1.Salt
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -2109,60 +2297,65 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	4,  // 2: baton.peer.v1.PeerMessage.roster:type_name -> baton.peer.v1.Roster
 	6,  // 3: baton.peer.v1.PeerMessage.pinned:type_name -> baton.peer.v1.Pinned
 	7,  // 4: baton.peer.v1.PeerMessage.leased:type_name -> baton.peer.v1.Leased
-	8,  // 5: baton.peer.v1.PeerMessage.unpin:type_name -> baton.peer.v1.Unpin
-	9,  // 6: baton.peer.v1.PeerMessage.landed:type_name -> baton.peer.v1.Landed
-	10, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
-	11, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
-	12, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
-	24, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
-	13, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
+	10, // 5: baton.peer.v1.PeerMessage.unpin:type_name -> baton.peer.v1.Unpin
+	11, // 6: baton.peer.v1.PeerMessage.landed:type_name -> baton.peer.v1.Landed
+	12, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
+	13, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
+	14, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
+	26, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
+	15, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
 	5,  // 12: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
-	14, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
-	15, // 14: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
-	17, // 15: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
-	18, // 16: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
-	19, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
-	20, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
-	21, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
-	22, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
-	23, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
-	25, // 22: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
-	25, // 23: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	26, // 24: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	27, // 25: baton.peer.v1.Join.pins:type_name -> baton.common.v1.PinInfo
-	25, // 26: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 27: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	28, // 28: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	29, // 29: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	25, // 30: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	27, // 31: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	30, // 32: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	30, // 33: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	30, // 34: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	31, // 35: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	16, // 36: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	30, // 37: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	32, // 38: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	30, // 39: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 40: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	25, // 41: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	27, // 42: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	33, // 43: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	30, // 44: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	19, // 45: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	30, // 46: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	32, // 47: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	30, // 48: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 49: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	30, // 50: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	32, // 51: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	1,  // 52: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 53: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	53, // [53:54] is the sub-list for method output_type
-	52, // [52:53] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	16, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
+	17, // 14: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
+	19, // 15: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
+	20, // 16: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
+	21, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
+	22, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
+	23, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
+	24, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
+	25, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
+	8,  // 22: baton.peer.v1.PeerMessage.extend:type_name -> baton.peer.v1.Extend
+	9,  // 23: baton.peer.v1.PeerMessage.extended:type_name -> baton.peer.v1.Extended
+	27, // 24: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
+	27, // 25: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
+	28, // 26: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	29, // 27: baton.peer.v1.Join.pins:type_name -> baton.common.v1.PinInfo
+	27, // 28: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 29: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	30, // 30: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	31, // 31: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	27, // 32: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	29, // 33: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	32, // 34: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	32, // 35: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	32, // 36: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	32, // 37: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	32, // 38: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	33, // 39: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	18, // 40: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	32, // 41: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	34, // 42: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	32, // 43: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 44: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	27, // 45: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	29, // 46: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	35, // 47: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	36, // 48: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	32, // 49: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	21, // 50: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	32, // 51: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	34, // 52: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	32, // 53: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 54: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	32, // 55: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	34, // 56: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	1,  // 57: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 58: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	58, // [58:59] is the sub-list for method output_type
+	57, // [57:58] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2193,6 +2386,8 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_Done)(nil),
 		(*PeerMessage_DoneAck)(nil),
 		(*PeerMessage_Withdraw)(nil),
+		(*PeerMessage_Extend)(nil),
+		(*PeerMessage_Extended)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2200,7 +2395,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
