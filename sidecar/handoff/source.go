@@ -37,6 +37,11 @@ type Source struct {
 	opened   map[claim]bool
 	answers  map[claim]Status // tombstones: the same claim gets the same answer
 	waiting  []Open           // opened while Announced
+
+	term  time.Duration // of one stretch of the lease
+	until time.Duration // no extension passes it
+	renew time.Duration // the next extension goes out then
+	open  renewal
 }
 
 // maxClaims bounds what one hand-off remembers of importers. A claim beyond it is
@@ -94,15 +99,6 @@ func (s *Source) Pinned(p PinInfo) error {
 // Complete reports whether every rank pins and the leader's engine exported.
 func (s *Source) Complete() bool {
 	return s.export != nil && !slices.ContainsFunc(s.pins, func(p PinInfo) bool { return p.Pin == 0 })
-}
-
-// Lease starts the lease; s is Complete. It returns the opens that waited.
-func (s *Source) Lease(now, lease time.Duration) []Open {
-	s.state = Leasing
-	s.deadline = now + lease
-	w := s.waiting
-	s.waiting = nil
-	return w
 }
 
 // Open answers an importer and remembers that it asked. The caller fills in the
@@ -203,7 +199,8 @@ func (s *Source) End() []Open {
 }
 
 // Pin is a rank's half: memory of its engine that stays untouched until Free, Unpin
-// or the rank's own deadline, which is later than the leader's by a margin.
+// or the rank's own deadline. That is counted from the arrival of the leader's word, so
+// it is later than the leader's by the margin at least.
 type Pin struct {
 	Info     PinInfo
 	Label    string
@@ -216,4 +213,22 @@ type Pin struct {
 // importer can be faster than the leader's message to its own rank.
 func (p *Pin) Answers(c Check) bool {
 	return (p.ID == c.ID || p.ID == ID{}) && p.Info.Pin == c.Pin && p.Info.Generation == c.Generation
+}
+
+// Leased takes the hand-off and the first deadline. It comes once: a repetition would
+// count from its own arrival.
+func (p *Pin) Leased(l Leased, now time.Duration) {
+	if p.ID == (ID{}) && p.Info.Pin == l.Pin && p.Label == l.Label {
+		p.ID, p.Deadline = l.ID, now+l.Hold
+	}
+}
+
+// Extend moves the deadline, never to an earlier instant, and reports whether the pin is
+// held for that long: only then may the leader hear so.
+func (p *Pin) Extend(e Extend, now time.Duration) bool {
+	if p.ID != e.ID || p.Info.Pin != e.Pin || now >= p.Deadline {
+		return false
+	}
+	p.Deadline = max(p.Deadline, now+e.Hold)
+	return true
 }

@@ -25,7 +25,7 @@ func leased(t testing.TB, copies int32) *Source {
 	if err != nil || !s.Complete() {
 		t.Fatal(err)
 	}
-	s.Lease(0, lease)
+	s.Lease(0, lease, lease)
 	return s
 }
 

@@ -368,7 +368,7 @@ func (c *chaos) export(label string) {
 	}
 	e := handoff.Export{Label: label, Tokens: tokens, Position: tokens, Copies: int32(1 + c.r.IntN(2))}
 	if c.chance(20) {
-		e.MaxHold = 5 * time.Second
+		e.MaxHold = []time.Duration{5 * time.Second, 35 * time.Second}[c.r.IntN(2)]
 	}
 	tag := uint64(len(c.tags) + 100)
 	for _, nd := range g.nodes {

@@ -155,26 +155,6 @@ func (m *Machine) notPinned(p handoff.Member, msg handoff.Pinned, s *held, err e
 	}
 }
 
-// lease starts the lease, gives each rank its own later deadline, and shows the manifest.
-func (m *Machine) lease(s *held) {
-	hold := m.cfg.Lease
-	if h := s.Export().MaxHold; h > 0 {
-		hold = h
-	}
-	hold = min(hold, m.cfg.MaxHold)
-	waiting := s.Lease(m.now, hold)
-	for _, p := range s.Pins() {
-		m.do(ToPeer{m.lead.roster.Members[p.Rank], handoff.Leased{ID: s.ID, Label: s.Label, Pin: p.Pin, Hold: hold + m.cfg.Margin}})
-	}
-	man := m.manifest(s)
-	m.toEngine(handoff.Exported{Label: s.Label, Manifest: man})
-	m.do(Notify{Notice{Kind: NoticeExported, Label: s.Label, Manifest: &man, ID: s.ID}})
-	m.publish(events.Exported, events.Event{Handoff: s.ID.String(), Label: s.Label})
-	for _, o := range waiting {
-		m.answerOpen(s, o)
-	}
-}
-
 func (m *Machine) manifest(s *held) handoff.Manifest {
 	a := m.engine.attach
 	man := handoff.Manifest{ID: s.ID, Key: s.Key, Label: s.Label, Model: modelDigest(a.Model),
@@ -185,13 +165,7 @@ func (m *Machine) manifest(s *held) handoff.Manifest {
 	return man
 }
 
-// leased and freePin move a rank's pin by its leader's word.
-func (m *Machine) leased(l handoff.Leased) {
-	if p := m.pins[l.Pin]; p != nil && p.Label == l.Label {
-		p.ID, p.Deadline = l.ID, m.now+l.Hold
-	}
-}
-
+// freePin forgets a rank's pin by its leader's Free.
 func (m *Machine) freePin(id handoff.ID, label string) {
 	for n, p := range m.pins {
 		if p.ID == id || p.ID == (handoff.ID{}) && p.Label == label {
@@ -247,16 +221,20 @@ func (m *Machine) sortedSources() []handoff.ID {
 	return ids
 }
 
-// expireSources ends leases and announcements, and forgets old answers.
-func (m *Machine) expireSources() {
-	var due []handoff.ID
+// dueSources are the sources that are not over and whose instant has come, by age.
+func (m *Machine) dueSources(instant func(*held) (Now, bool)) (due []handoff.ID) {
 	for _, id := range m.lead.labels {
-		if m.lead.sources[id].Deadline() <= m.now {
+		if at, ok := instant(m.lead.sources[id]); ok && at <= m.now {
 			due = append(due, id)
 		}
 	}
 	slices.SortFunc(due, func(a, b handoff.ID) int { return cmp.Compare(a.N, b.N) })
-	for _, id := range due {
+	return due
+}
+
+// expireSources ends leases and announcements, and forgets old answers.
+func (m *Machine) expireSources() {
+	for _, id := range m.dueSources(func(s *held) (Now, bool) { return s.Deadline(), true }) {
 		if s := m.lead.sources[id]; s.Expired(m.now) {
 			m.publish(events.Expired, events.Event{Handoff: id.String(), Label: s.Label})
 			m.endSource(id)

@@ -60,7 +60,7 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 			return
 		}
 		m.betweenLeaders(p, msg)
-	case handoff.Roster, handoff.Leased, handoff.Unpin, handoff.Decision:
+	case handoff.Roster, handoff.Leased, handoff.Extend, handoff.Unpin, handoff.Decision:
 		if !m.joined || p != m.boss {
 			m.refuse(p, msg, NotMember)
 			return
@@ -81,6 +81,8 @@ func (m *Machine) fromLeader(p handoff.Member, msg handoff.PeerMessage) {
 		m.roster(p, msg)
 	case handoff.Leased:
 		m.leased(msg)
+	case handoff.Extend:
+		m.extend(p, msg)
 	case handoff.Unpin:
 		m.unpin(msg)
 	case handoff.Decision:
@@ -133,6 +135,8 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 	switch msg := msg.(type) {
 	case handoff.Pinned:
 		m.pinned(p, msg)
+	case handoff.Extended:
+		m.extended(p, msg)
 	case handoff.RankHeld:
 		m.held(p.Rank, msg.N)
 	case handoff.RankApplied:

@@ -5,8 +5,8 @@
 // lock: package loop drives it for real, a simulation drives many.
 //
 // The files follow the roles: engine.go (the attached rank), launch.go (roster and the
-// group's sequence), group.go (who may say what, and a rank under its leader), export.go
-// and offer.go (source side: pins and leases, answers to importers), importer.go and
+// group's sequence), group.go (who may say what, and a rank under its leader), export.go,
+// lease.go and offer.go (source side: pins, leases, answers to importers), importer.go and
 // outcome.go (importing leader: its way, and how it ends), pull.go (a rank's share of an
 // import), peers.go (sessions and links).
 package machine
@@ -29,9 +29,9 @@ type Config struct {
 	// Mint returns random numbers: keys, ids, fd keys. It is part of the machine's input.
 	Mint func() uint64
 
-	Lease       time.Duration // how long a source is held after Export
+	Lease       time.Duration // how long a source is held after Export, and by each renewal
 	Margin      time.Duration // how much later than the leader a rank frees by itself
-	MaxHold     time.Duration // bound of Lease, whatever Export asks
+	MaxHold     time.Duration // no renewal passes it, whatever Export asks
 	Deadline    time.Duration // of an import that brings none
 	Redial      time.Duration // pause between two dials of one peer
 	MaxImports  int           // waiting and running; one more is ErrCapacity
@@ -161,6 +161,7 @@ func (m *Machine) expire() {
 	m.retryPeers()
 	if m.leads() {
 		m.expireSources()
+		m.renewLeases()
 		m.expireImports()
 	}
 }

@@ -176,6 +176,9 @@ func (l *leader) deadlines(patience Now, earliest func(Now)) {
 	}
 	for _, id := range l.labels {
 		earliest(l.sources[id].Deadline())
+		if at, ok := l.renews(l.sources[id]); ok {
+			earliest(at)
+		}
 	}
 	for _, i := range l.imports {
 		if at, ok := i.due(patience); ok {

@@ -28,6 +28,7 @@ type world struct {
 	seed    uint64
 
 	onPull func(n *node, p Pull) error // result of a copy; nil: good
+	change func(*handoff.Export)       // before it is sent
 	drop   func(from, to handoff.Member, msg handoff.PeerMessage) bool
 }
 
@@ -294,6 +295,9 @@ func (w *world) export(group, label string, tokens int32) handoff.Manifest {
 		}
 		if p.Rank == 0 {
 			e.Resume.Tokens = []int32{42}
+		}
+		if w.change != nil {
+			w.change(&e)
 		}
 		n := w.nodes[p]
 		n.step(FromEngine{n.eng.session, e})

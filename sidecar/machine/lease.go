@@ -1,0 +1,72 @@
+package machine
+
+import (
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// lease starts the lease, gives each rank its own later deadline, and shows the manifest.
+// A hand-off whose export asks for more than one lease is renewed up to that.
+func (m *Machine) lease(s *held) {
+	hold := s.Export().MaxHold
+	if hold <= 0 {
+		hold = m.cfg.Lease
+	}
+	waiting := s.Lease(m.now, m.cfg.Lease, min(hold, m.cfg.MaxHold))
+	for _, p := range s.Pins() {
+		m.do(ToPeer{m.lead.roster.Members[p.Rank],
+			handoff.Leased{ID: s.ID, Label: s.Label, Pin: p.Pin, Hold: s.Deadline() - m.now + m.cfg.Margin}})
+	}
+	man := m.manifest(s)
+	m.toEngine(handoff.Exported{Label: s.Label, Manifest: man})
+	m.do(Notify{Notice{Kind: NoticeExported, Label: s.Label, Manifest: &man, ID: s.ID}})
+	m.publish(events.Exported, events.Event{Handoff: s.ID.String(), Label: s.Label})
+	for _, o := range waiting {
+		m.answerOpen(s, o)
+	}
+}
+
+// renewLeases asks every rank to hold longer what is half-way through its lease.
+func (m *Machine) renewLeases() {
+	for _, id := range m.dueSources(m.lead.renews) {
+		s := m.lead.sources[id]
+		n, hold, ok := s.Extend(m.now)
+		if !ok {
+			continue
+		}
+		for _, p := range s.Pins() {
+			m.do(ToPeer{m.lead.roster.Members[p.Rank], handoff.Extend{ID: id, Pin: p.Pin, N: n, Hold: hold + m.cfg.Margin}})
+		}
+	}
+}
+
+// renews is when a source's next extension is due. Without a roster nobody could answer it.
+func (l *leader) renews(s *held) (Now, bool) {
+	at, ok := s.Renews()
+	return at, ok && l.roster != nil
+}
+
+// extended takes a rank's acknowledgement at the leader.
+func (m *Machine) extended(p handoff.Member, e handoff.Extended) {
+	if s := m.lead.sources[e.ID]; s == nil || !s.Extended(m.now, int(p.Rank), e) {
+		m.refuse(p, e, Unmatched)
+	}
+}
+
+// leased gives a rank's pin its hand-off and its own deadline.
+func (m *Machine) leased(l handoff.Leased) {
+	if p := m.pins[l.Pin]; p != nil {
+		p.Leased(l, m.now)
+	}
+}
+
+// extend holds a rank's pin longer. What is not held is not acknowledged: the leader's
+// lease stays as it was, and ends.
+func (m *Machine) extend(p handoff.Member, e handoff.Extend) {
+	pin := m.pins[e.Pin]
+	if pin == nil || !pin.Extend(e, m.now) {
+		m.refuse(p, e, Unmatched)
+		return
+	}
+	m.toLeader(handoff.Extended{ID: e.ID, Pin: e.Pin, N: e.N})
+}
