@@ -35,6 +35,7 @@ import (
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/sidecar/peer"
 	"github.com/batonkv/baton/sidecar/peer/fd"
+	"github.com/batonkv/baton/sidecar/sockfd"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/mover"
 )
@@ -71,6 +72,10 @@ before the whole configuration was checked.`,
 // copyGrace is how long a stopping sidecar waits for copies before it ends its mover.
 const copyGrace = 3 * time.Second
 
+// moverGrace bounds the wait for the exit of a predecessor's mover, which was killed: a
+// process that does not end within it hangs in the kernel.
+const moverGrace = 30 * time.Second
+
 // parts are what a sidecar is made of, in the order they are opened.
 type parts struct {
 	cfg      config.Sidecar
@@ -97,6 +102,9 @@ func runSidecar(ctx context.Context, c config.Sidecar, log *slog.Logger) (err er
 	defer cancel()
 	p := &parts{cfg: c, log: log, self: handoff.Member{Group: c.Group, Rank: layout.Rank(c.Rank), Incarnation: handoff.Incarnation(loop.Random())}}
 	defer func() { err = errors.Join(err, p.close()) }()
+	if err := p.takeOver(ctx); err != nil {
+		return err
+	}
 	if err := p.outside(ctx); err != nil {
 		return err
 	}
@@ -121,12 +129,41 @@ func (p *parts) close() error {
 	return err
 }
 
+// Files in the run directory: the lock of the one sidecar that it has, and the mark of
+// the mover that may touch its engine's memory.
+const (
+	lockFile = "sidecar.lock"
+	markFile = "mover.mark"
+)
+
+// takeOver makes the run directory this process's. A predecessor that lives is refused
+// by its pid; the mover of one that died may still copy, so it is ended and seen to have
+// exited before an engine can attach.
+func (p *parts) takeOver(ctx context.Context) error {
+	dir := p.cfg.RunDir
+	if err := runDir(dir); err != nil {
+		return err
+	}
+	lock, err := sockfd.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return err
+	}
+	p.onClose(lock.Close)
+	ending, cancel := context.WithTimeout(ctx, moverGrace)
+	defer cancel()
+	pid, err := lifeline.End(ending, filepath.Join(dir, markFile))
+	if err != nil {
+		return fmt.Errorf("the mover of an earlier sidecar: %w", err)
+	}
+	if pid != 0 {
+		p.log.Warn("ended the mover that an earlier sidecar left", "pid", pid)
+	}
+	return nil
+}
+
 // outside opens what other processes are: certificates, discovery, events, metrics.
 func (p *parts) outside(ctx context.Context) (err error) {
 	c := p.cfg
-	if err := runDir(c.RunDir); err != nil {
-		return err
-	}
 	if p.id, err = c.TLS.Load(time.Now()); err != nil {
 		return fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
@@ -190,6 +227,7 @@ func (p *parts) inside(ctx context.Context) error {
 		return err
 	}
 	p.mover, err = mover.Start(mover.Config{Command: []string{exe, "mover"}, Stderr: os.Stderr,
+		Started: func(pid int) error { return lifeline.Mark(filepath.Join(c.RunDir, markFile), pid) },
 		Restored: func(pid int) {
 			if s := p.running.Load(); s != nil {
 				p.log.Warn("mover restarted", "pid", pid)

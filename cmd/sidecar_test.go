@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/sidecar/sockfd"
 )
 
 func TestRunDir(t *testing.T) {
@@ -31,6 +34,44 @@ func TestRunDir(t *testing.T) {
 			!strings.Contains(err.Error(), "chmod 0700") {
 			t.Errorf("mode %v: %v", mode, err)
 		}
+	}
+}
+
+// TestTakeOver: what an earlier sidecar left to copy has exited before this one goes on,
+// and a run directory has one sidecar.
+func TestTakeOver(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := runDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	left := exec.Command("sleep", "600")
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- left.Wait() }()
+	if err := lifeline.Mark(filepath.Join(dir, markFile), left.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.RunDir = dir
+	first, second := &parts{cfg: c, log: slog.New(slog.DiscardHandler)}, &parts{cfg: c, log: slog.New(slog.DiscardHandler)}
+	if err := first.takeOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended // SIGKILL: else the test would wait ten minutes
+	err := second.takeOver(t.Context())
+	if !errors.Is(err, sockfd.ErrSocket) || !strings.Contains(err.Error(), fmt.Sprintf("held by process %d: stop it", os.Getpid())) {
+		t.Errorf("a second sidecar of the run directory: %v", err)
+	}
+	if err := errors.Join(second.close(), first.close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.takeOver(t.Context()); err != nil {
+		t.Errorf("after the first is gone: %v", err)
+	}
+	if err := second.close(); err != nil {
+		t.Error(err)
 	}
 }
 

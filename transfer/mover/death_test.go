@@ -3,6 +3,7 @@ package mover
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,6 +92,38 @@ func TestServeFinishesCopy(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A child that cannot be told of never takes work: Start fails, a successor is tried again.
+func TestUntoldChildEnds(t *testing.T) {
+	untold := errors.New("disk is full")
+	var pids []int
+	cfg := config("mover")
+	cfg.Started = func(pid int) error { pids = append(pids, pid); return untold }
+	if _, err := Start(cfg); !errors.Is(err, transfer.ErrMover) || !strings.Contains(err.Error(), untold.Error()) {
+		t.Fatalf("start: %v", err)
+	}
+	if _, err := lifeline.StartTime(pids[0]); err == nil {
+		t.Error("the child outlived the failed start")
+	}
+	n, ended := 0, make(chan int, 10)
+	cfg.Started = func(pid int) error {
+		if n++; n == 2 {
+			return untold
+		}
+		return nil
+	}
+	cfg.Exited = func(pid int, err error) { ended <- pid }
+	m := start(t, cfg)
+	first := m.PID()
+	m.Kill()
+	if pid := <-ended; pid != first {
+		t.Errorf("%d ended, want %d", pid, first)
+	}
+	second := <-ended
+	if _, err := m.Open(t.Context(), transfer.Peer{ID: "p"}); err != nil || m.PID() == second {
+		t.Errorf("pid %d after %d and %d: %v", m.PID(), first, second, err)
 	}
 }
 

@@ -39,11 +39,12 @@ type Config struct {
 	StartTimeout time.Duration
 
 	// Started and Exited tell of each child, in order, before it maps anything and
-	// after its exit was seen; Exited of pid 0 is a start that failed. Restored, between
+	// after its exit was seen; Exited of pid 0 is a start that failed. An error of Started
+	// ends the child before it maps anything. Restored, between
 	// them, tells of a child in a dead one's place that maps every region again: the
 	// first link that it opens and the first pull that it takes come after. They must
 	// not call the Mover back. nil: nobody asks.
-	Started  func(pid int)
+	Started  func(pid int) error
 	Restored func(pid int)
 	Exited   func(pid int, err error)
 }
@@ -67,7 +68,7 @@ func (c Config) withDefaults() Config {
 		c.Workers = 2
 	}
 	if c.Started == nil {
-		c.Started = func(int) {}
+		c.Started = func(int) error { return nil }
 	}
 	if c.Restored == nil {
 		c.Restored = func(int) {}
@@ -150,7 +151,11 @@ func (m *Mover) start() (*Mover, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.begun(l)
+	if err := m.begun(l); err != nil {
+		l.kill(err)
+		<-l.gone
+		return nil, l.diedErr()
+	}
 	m.publish(l)
 	go func() { // until Close
 		defer close(m.ended)
@@ -181,9 +186,12 @@ func (m *Mover) supervise(l *life) {
 				m.cfg.Exited(0, err)
 				continue
 			}
-			m.begun(next)
 			l = next
-			if err := m.restore(next); err != nil {
+			err = m.begun(next)
+			if err == nil {
+				err = m.restore(next)
+			}
+			if err != nil {
 				next.kill(err)
 				continue // attend sees its exit
 			}
@@ -206,11 +214,11 @@ func (m *Mover) attend(l *life) {
 }
 
 // begun tells of a child that maps nothing yet.
-func (m *Mover) begun(l *life) {
+func (m *Mover) begun(l *life) error {
 	m.mu.Lock()
 	m.last = l
 	m.mu.Unlock()
-	m.cfg.Started(l.pid)
+	return m.cfg.Started(l.pid)
 }
 
 func (m *Mover) publish(l *life) {

@@ -174,9 +174,10 @@ func TestCallbacks(t *testing.T) {
 	events := make(chan event, 10)
 	cfg := config("mover")
 	starts := map[int]uint64{}
-	cfg.Started = func(pid int) {
-		starts[pid], _ = lifeline.StartTime(pid)
+	cfg.Started = func(pid int) (err error) {
+		starts[pid], err = lifeline.StartTime(pid)
 		events <- event{pid: pid}
+		return err
 	}
 	cfg.Exited = func(pid int, _ error) { events <- event{pid, true, lifeline.Alive(pid, starts[pid])} }
 	m := start(t, cfg)
