@@ -10,14 +10,19 @@ import (
 func (r *Rank) Attach() handoff.Attach {
 	c := r.cfg
 	a := handoff.Attach{Group: c.Group, Instance: c.Instance, Rank: layout.Rank(c.Rank), Ranks: int32(c.TP),
-		Model:     handoff.ModelIdentity{Name: c.Model.Name, WeightsEpoch: c.WeightsEpoch, Layout: c.Model.Desc().Model()},
+		Model:     r.identity(),
 		Shards:    r.shards,
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens},
-		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}
+		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse}
 	for i, b := range r.bufs {
 		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.mem))})
 	}
 	return a
+}
+
+// identity is the model with the weights that this rank runs.
+func (r *Rank) identity() handoff.ModelIdentity {
+	return handoff.ModelIdentity{Name: r.cfg.Model.Name, WeightsEpoch: r.cfg.WeightsEpoch, Layout: r.cfg.Model.Desc().Model()}
 }
 
 // Files are the descriptors of the rank's buffers; the rank owns them.

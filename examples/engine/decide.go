@@ -54,6 +54,9 @@ func (r *Rank) decide(d handoff.Decision) error {
 		return err
 	case handoff.Free:
 		return r.freeExport(d.Label)
+	case handoff.SetWeightsEpoch:
+		r.cfg.WeightsEpoch = d.WeightsEpoch // the salt of every prompt that starts from here on
+		return nil
 	}
 	return fmt.Errorf("%w: decision %d is of kind %d", ErrDiverged, d.N, d.Kind)
 }
@@ -75,7 +78,7 @@ func (r *Rank) reserve(d handoff.Decision) error {
 		default:
 			r.poison(t)
 			r.imports[d.N] = &request{id: importBit | reqID(d.N), hold: t.ID, table: t, hashes: slices.Clone(d.Hashes),
-				pos: d.Position, label: d.Label, resume: d.Resume}
+				pos: d.Position, epoch: d.WeightsEpoch, label: d.Label, resume: d.Resume}
 			ans.Blocks, ans.Cached, ans.Slot = slices.Clone(t.Blocks), t.Cached, t.Slot
 		}
 	}
@@ -150,7 +153,8 @@ func (r *Rank) export(o exportOp) error {
 	}
 	delete(r.requests, o.ID)
 	r.exports[o.Label] = q
-	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos}
+	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
+		WeightsEpoch: q.epoch}
 	if r.sched != nil {
 		e.Resume = r.sched.resume(o.Label)
 	}

@@ -22,7 +22,8 @@ type request struct {
 	table  paged.Table
 	prompt []int32 // empty for an import, whose prompt only rank 0 may know
 	hashes []uint64
-	pos    int32 // tokens whose state is held: where the next one goes
+	pos    int32  // tokens whose state is held: where the next one goes
+	epoch  uint64 // of the weights at its first token
 	// imports only:
 	label   string
 	resume  handoff.Resume
@@ -244,7 +245,7 @@ func (r *Rank) start(o startOp) error {
 	if r.requests[o.ID] != nil {
 		return fmt.Errorf("%w: request %d starts twice", ErrDiverged, o.ID)
 	}
-	hashes, err := blockhash.Hashes(o.Tokens, r.cfg.BlockTokens, 0)
+	hashes, err := blockhash.Hashes(o.Tokens, r.cfg.BlockTokens, r.salt())
 	if err != nil {
 		return err
 	}
@@ -261,8 +262,13 @@ func (r *Rank) start(o startOp) error {
 	if t.Slot >= 0 {
 		r.mem.ClearSlot(t.Slot)
 	}
-	r.requests[o.ID] = &request{id: o.ID, hold: t.ID, table: t, prompt: o.Tokens, hashes: hashes, pos: t.Cached}
+	r.requests[o.ID] = &request{id: o.ID, hold: t.ID, table: t, prompt: o.Tokens, hashes: hashes, pos: t.Cached, epoch: r.cfg.WeightsEpoch}
 	return nil
+}
+
+// salt is what the sidecar hashes imports with.
+func (r *Rank) salt() blockhash.Salt {
+	return blockhash.For(r.identity(), handoff.WeightsRefuse, handoff.Salt{})
 }
 
 func (r *Rank) hybrid() bool { return r.cfg.Model.SSMLayers() > 0 }

@@ -222,7 +222,8 @@ func (w *world) free(g *group, label string) {
 }
 
 func (w *world) reserve(g *group, p *pull) {
-	hashes, err := blockhash.Hashes(p.imp.Tokens, g.sessions[0].attach.Capacity.BlockTokens, 0)
+	hashes, err := blockhash.Hashes(p.imp.Tokens, g.sessions[0].attach.Capacity.BlockTokens,
+		blockhash.For(g.sessions[0].attach.Model, g.sessions[0].attach.Weights, handoff.Salt{}))
 	if err != nil {
 		w.errs = append(w.errs, err)
 		return

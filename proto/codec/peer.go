@@ -71,7 +71,8 @@ func encodeInside(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 		p.Message = &peerv1.PeerMessage_Roster{Roster: &peerv1.Roster{Instance: uint64(m.Instance),
 			Members: each(b, "roster.members", m.Members, MaxRanks, toMember), Geometry: toGeometry(b, m.Geometry)}}
 	case handoff.Pinned:
-		p.Message = &peerv1.PeerMessage_Pinned{Pinned: &peerv1.Pinned{Label: b.str("pinned.label", m.Label), Pin: toPin(b, m.Pin)}}
+		p.Message = &peerv1.PeerMessage_Pinned{Pinned: &peerv1.Pinned{Label: b.str("pinned.label", m.Label), Pin: toPin(b, m.Pin),
+			WeightsEpoch: m.WeightsEpoch}}
 	case handoff.Leased:
 		p.Message = &peerv1.PeerMessage_Leased{Leased: toLeased(b, m)}
 	case handoff.Extend:
@@ -107,7 +108,8 @@ func decodeInside(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 			Members:  each(b, "roster.members", p.Roster.GetMembers(), MaxRanks, fromMember),
 			Geometry: fromGeometry(b, p.Roster.GetGeometry())}
 	case *peerv1.PeerMessage_Pinned:
-		return handoff.Pinned{Label: b.str("pinned.label", p.Pinned.GetLabel()), Pin: fromPin(b, p.Pinned.GetPin())}
+		return handoff.Pinned{Label: b.str("pinned.label", p.Pinned.GetLabel()), Pin: fromPin(b, p.Pinned.GetPin()),
+			WeightsEpoch: p.Pinned.GetWeightsEpoch()}
 	case *peerv1.PeerMessage_Leased:
 		return fromLeased(b, p.Leased)
 	case *peerv1.PeerMessage_Extend:

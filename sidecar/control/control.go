@@ -25,6 +25,10 @@ type Service interface {
 	Abort(ctx context.Context, id handoff.ID) error
 	// Release gives up a manifest that nobody will import.
 	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
+	// SetWeightsEpoch returns when every engine of the group applied the change.
+	SetWeightsEpoch(ctx context.Context, epoch uint64) error
+	// Reset gives up every hand-off of the group; ErrQuiet while a copy may touch its memory.
+	Reset(ctx context.Context) error
 	Status(ctx context.Context) (Status, error)
 	// Watch yields notices from sequence number from on, 0: from the oldest kept, until
 	// ctx ends. A non-nil error is the last item. Log.Watch is an implementation.

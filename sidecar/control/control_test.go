@@ -54,6 +54,14 @@ func (f *fake) Release(_ context.Context, id handoff.ID, key handoff.Key) error 
 	f.asked = append(f.asked, id, key)
 	return f.err
 }
+func (f *fake) SetWeightsEpoch(_ context.Context, epoch uint64) error {
+	f.asked = append(f.asked, epoch)
+	return f.err
+}
+func (f *fake) Reset(context.Context) error {
+	f.asked = append(f.asked, "reset")
+	return f.err
+}
 func (f *fake) Status(context.Context) (control.Status, error) { return f.status, f.err }
 func (f *fake) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
 	return f.Log.Watch(ctx, from)
@@ -124,10 +132,10 @@ func TestCalls(t *testing.T) {
 	if got, err := c.Get(ctx, id); err != nil || !reflect.DeepEqual(got, w.info) {
 		t.Errorf("get: %+v, %v", got, err)
 	}
-	if err := errors.Join(c.Abort(ctx, id), c.Release(ctx, id, handoff.Key{3})); err != nil {
+	if err := errors.Join(c.Abort(ctx, id), c.Release(ctx, id, handoff.Key{3}), c.SetWeightsEpoch(ctx, 7), c.Reset(ctx)); err != nil {
 		t.Error(err)
 	}
-	if want := []any{id, id, id, handoff.Key{3}}; !reflect.DeepEqual(w.asked, want) {
+	if want := []any{id, id, id, handoff.Key{3}, uint64(7), "reset"}; !reflect.DeepEqual(w.asked, want) {
 		t.Errorf("asked %v, want %v", w.asked, want)
 	}
 	self := handoff.Member{Group: "g", Rank: 1, Incarnation: 8}
@@ -147,7 +155,8 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	_, ierr := c.Import(ctx, handoff.Import{})
 	_, gerr := c.Get(ctx, id)
 	_, serr := c.Status(ctx)
-	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{})} {
+	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
+		"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx)} {
 		if !errors.Is(err, handoff.ErrTransfer) || !errors.Is(err, handoff.ErrPeer) || errors.Is(err, handoff.ErrInDoubt) || err.Error() != w.err.Error() {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -197,7 +206,8 @@ func TestOnlyControlPlanesMayCall(t *testing.T) {
 		for _, err := range c.Watch(ctx, 0) {
 			werr = err
 		}
-		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{})} {
+		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
+			"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx)} {
 			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), uri) || errors.Is(err, handoff.ErrInDoubt) {
 				t.Errorf("%s by %s: %v", call, uri, err)
 			}

@@ -118,6 +118,20 @@ func (s *server) Release(ctx context.Context, req *controlv1.ReleaseRequest) (*c
 	return &controlv1.ReleaseResponse{}, errs.ToStatus(err)
 }
 
+func (s *server) SetWeightsEpoch(ctx context.Context, req *controlv1.SetWeightsEpochRequest) (*controlv1.SetWeightsEpochResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	return &controlv1.SetWeightsEpochResponse{}, errs.ToStatus(s.svc.SetWeightsEpoch(ctx, req.GetEpoch()))
+}
+
+func (s *server) Reset(ctx context.Context, _ *controlv1.ResetRequest) (*controlv1.ResetResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	return &controlv1.ResetResponse{}, errs.ToStatus(s.svc.Reset(ctx))
+}
+
 func (s *server) Status(ctx context.Context, _ *controlv1.StatusRequest) (*controlv1.StatusResponse, error) {
 	if err := s.allow(ctx); err != nil {
 		return nil, err

@@ -219,15 +219,23 @@ func (l *Leader) Fail(err error, now time.Duration) (drop bool) {
 	return false
 }
 
+// Busy are the ranks on which a ticket of l may be open.
+func (l *Leader) Busy() (ranks []int) {
+	for r, q := range l.quiet {
+		if !q {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
 // Drained reports, once, that a dropped import is quiet on every rank.
 func (l *Leader) Drained(now time.Duration) bool {
 	if l.state != Draining {
 		return false
 	}
-	for _, q := range l.quiet {
-		if !q {
-			return false
-		}
+	if len(l.Busy()) > 0 {
+		return false
 	}
 	l.enter(Finished, now)
 	return true

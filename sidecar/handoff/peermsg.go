@@ -60,8 +60,9 @@ type Geometry struct {
 
 // Pinned tells the leader that a rank's engine exported label and the memory is pinned.
 type Pinned struct {
-	Label string
-	Pin   PinInfo
+	Label        string
+	Pin          PinInfo
+	WeightsEpoch uint64 // of the weights that made the state
 }
 
 // PinInfo is one rank's part of a held hand-off.

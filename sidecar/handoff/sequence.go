@@ -43,10 +43,23 @@ func (q *Sequence) Stated(rank int, held, applied uint64) bool {
 // AllHeld is the newest number that every rank holds.
 func (q *Sequence) AllHeld() uint64 { return slices.Min(q.held) }
 
+// AllApplied is the newest number that every rank applied.
+func (q *Sequence) AllApplied() uint64 { return slices.Min(q.applied) }
+
+// Behind are the ranks that have not applied every decision.
+func (q *Sequence) Behind() (ranks []int) {
+	for r, n := range q.applied {
+		if n < q.n {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
 // Applied takes a rank's statement and returns what every rank applied.
 func (q *Sequence) Applied(rank int, n uint64) uint64 {
 	if rank >= 0 && rank < len(q.applied) && n <= q.n && n > q.applied[rank] {
 		q.applied[rank] = n
 	}
-	return slices.Min(q.applied)
+	return q.AllApplied()
 }

@@ -122,7 +122,8 @@ func (s *Source) Open(now time.Duration, o Open) Opened {
 		s.opened[c] = true
 		a.Status = OK
 		a.Pins = s.pins
-		a.Tokens, a.Position, a.Resume = s.export.Tokens, s.export.Position, s.export.Resume
+		e := s.export
+		a.Tokens, a.Position, a.Resume, a.WeightsEpoch, a.Salt = e.Tokens, e.Position, e.Resume, e.WeightsEpoch, e.Salt
 	}
 	return a
 }

@@ -84,6 +84,18 @@ func (v Service) Release(ctx context.Context, id handoff.ID, key handoff.Key) er
 	return err
 }
 
+// SetWeightsEpoch changes the group's weights; it returns when every rank applied that.
+func (v Service) SetWeightsEpoch(ctx context.Context, epoch uint64) error {
+	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.SetWeightsEpoch{Call: c, Epoch: epoch} })
+	return err
+}
+
+// Reset gives up every hand-off of the group.
+func (v Service) Reset(ctx context.Context) error {
+	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Reset{Call: c} })
+	return err
+}
+
 // Get tells of a hand-off that is held, under way or ended not long ago.
 func (v Service) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
 	var o machine.Outcome

@@ -84,17 +84,6 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 }
 
-func TestWeightsAreCompared(t *testing.T) {
-	w := pair(t, 1, 1)
-	man := w.export("p", "r1", 16)
-	w.at("d", 0).m.engine.attach.Model.WeightsEpoch = 7
-	c := w.importStart("d", man)
-	w.run()
-	if r := w.ended(c); !errors.Is(r.Err, handoff.ErrWeights) || w.at("d", 0).eng.reserves != 0 {
-		t.Fatal(r.Err)
-	}
-}
-
 // A leader that restarts cannot lead a rank that holds its predecessor's decisions.
 func TestEarlierLeader(t *testing.T) {
 	w := pair(t, 1, 2)

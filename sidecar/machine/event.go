@@ -59,7 +59,7 @@ type (
 		Bytes  int64
 		Err    error
 	}
-	// Import, Abort and Release are control calls; Reply answers each.
+	// Import, Abort, Release, SetWeightsEpoch and Reset are control calls; Reply answers each.
 	Import struct {
 		Call   Call
 		Import handoff.Import
@@ -73,24 +73,31 @@ type (
 		ID   handoff.ID
 		Key  handoff.Key
 	}
+	SetWeightsEpoch struct {
+		Call  Call
+		Epoch uint64
+	}
+	Reset struct{ Call Call }
 	// Tick says that the instant of Next has come.
 	Tick struct{}
 )
 
-func (FromEngine) event() {}
-func (EngineDown) event() {}
-func (Mapped) event()     {}
-func (PeerUp) event()     {}
-func (PeerDown) event()   {}
-func (FromPeer) event()   {}
-func (Found) event()      {}
-func (Linked) event()     {}
-func (LinksLost) event()  {}
-func (PullDone) event()   {}
-func (Import) event()     {}
-func (Abort) event()      {}
-func (Release) event()    {}
-func (Tick) event()       {}
+func (FromEngine) event()      {}
+func (EngineDown) event()      {}
+func (Mapped) event()          {}
+func (PeerUp) event()          {}
+func (PeerDown) event()        {}
+func (FromPeer) event()        {}
+func (Found) event()           {}
+func (Linked) event()          {}
+func (LinksLost) event()       {}
+func (PullDone) event()        {}
+func (Import) event()          {}
+func (Abort) event()           {}
+func (Release) event()         {}
+func (SetWeightsEpoch) event() {}
+func (Reset) event()           {}
+func (Tick) event()            {}
 
 // Effect is something to do, in order. The set is closed.
 type Effect interface{ effect() }
@@ -237,4 +244,5 @@ const (
 	Unmatched Why = "answers no open question"
 	Malformed Why = "contradicts itself or this group"
 	TooMany   Why = "too many wait"
+	Weights   Why = "of other weights than the group's"
 )

@@ -18,6 +18,11 @@ type held struct {
 	forget Now // 0: not over
 }
 
+// pinned reports whether an engine keeps memory for it, or did so until a rank let go.
+func (s *held) pinned() bool {
+	return s.Export() != nil || slices.ContainsFunc(s.Pins(), func(p handoff.PinInfo) bool { return p.Pin != 0 })
+}
+
 // announce: a label will be exported; the leader names the hand-off already.
 func (m *Machine) announce(label string) {
 	if !m.leads() {
@@ -67,8 +72,8 @@ func (m *Machine) mintKey() (k handoff.Key) {
 // export pins at this rank and tells the leader.
 func (m *Machine) export(e handoff.Export) {
 	if err := m.checkExport(e); err != nil {
-		if id, ok := m.lead.labels[e.Label]; ok && errors.Is(err, handoff.ErrGone) {
-			m.endSource(id) // announced anew
+		if id, ok := m.lead.labels[e.Label]; ok && (errors.Is(err, handoff.ErrGone) || errors.Is(err, handoff.ErrWeights)) {
+			m.endSource(id) // announced anew, or for weights that are no more
 		}
 		m.toEngine(handoff.Failed{Label: e.Label, Err: err})
 		return
@@ -88,7 +93,7 @@ func (m *Machine) export(e handoff.Export) {
 			return
 		}
 	}
-	m.toLeader(handoff.Pinned{Label: e.Label, Pin: p.Info})
+	m.toLeader(handoff.Pinned{Label: e.Label, Pin: p.Info, WeightsEpoch: e.WeightsEpoch})
 }
 
 func (m *Machine) checkExport(e handoff.Export) error {
@@ -107,6 +112,8 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: export of %q brings no slot of its per-request state", handoff.ErrEngine, e.Label)
 	case m.engine.freeing[e.Label] > 0:
 		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
+	case m.otherWeights(e.WeightsEpoch):
+		return fmt.Errorf("%w: %q was made by weights of epoch %d, group %s is at %d", handoff.ErrWeights, e.Label, e.WeightsEpoch, m.cfg.Self.Group, m.epoch())
 	case len(m.pins) >= m.cfg.MaxSources:
 		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, len(m.pins))
 	}
@@ -123,6 +130,11 @@ func (m *Machine) checkExport(e handoff.Export) error {
 func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 	if m.lead.launch.freeing[p.Rank][msg.Label] > 0 {
 		return // Free is on its way to that rank, and frees this pin
+	}
+	if m.otherWeights(msg.WeightsEpoch) {
+		m.refuse(p, msg, Weights)
+		m.do(ToPeer{p, handoff.Unpin{Pin: msg.Pin.Pin}})
+		return
 	}
 	s, err := m.source(msg.Label)
 	if err == nil && msg.Pin.Rank != p.Rank {
@@ -158,9 +170,9 @@ func (m *Machine) notPinned(p handoff.Member, msg handoff.Pinned, s *held, err e
 func (m *Machine) manifest(s *held) handoff.Manifest {
 	a := m.engine.attach
 	man := handoff.Manifest{ID: s.ID, Key: s.Key, Label: s.Label, Model: modelDigest(a.Model),
-		Geometry: geometryDigest(m.lead.roster.Geometry), WeightsEpoch: a.Model.WeightsEpoch, BlockTokens: a.Capacity.BlockTokens}
+		Geometry: geometryDigest(m.lead.roster.Geometry), WeightsEpoch: m.epoch(), BlockTokens: a.Capacity.BlockTokens}
 	if e := s.Export(); e != nil {
-		man.Tokens, man.Position, man.Resume = e.Tokens, e.Position, e.Resume
+		man.Tokens, man.Position, man.Resume, man.WeightsEpoch = e.Tokens, e.Position, e.Resume, e.WeightsEpoch
 	}
 	return man
 }
@@ -252,7 +264,7 @@ func (m *Machine) endSource(id handoff.ID) {
 	if s == nil || s.forget > 0 {
 		return
 	}
-	pinned := slices.ContainsFunc(s.Pins(), func(p handoff.PinInfo) bool { return p.Pin != 0 })
+	pinned := s.pinned()
 	for _, o := range s.End() {
 		m.answerOpen(s, o)
 	}

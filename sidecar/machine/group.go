@@ -21,6 +21,7 @@ type leader struct {
 	askers   []handoff.Member                  // WantGeometry before the roster stood
 	imports  []*importing                      // by arrival: the queue is its Waiting ones
 	attempts handoff.Attempt
+	weights  weights
 	freed    bool      // room came back while a Reserve was under way
 	done     []Outcome // the last finished imports, oldest first
 	groups   map[handoff.Member]*sourceGroup
@@ -180,6 +181,8 @@ func (m *Machine) decision(d handoff.Decision) {
 	case handoff.Free:
 		m.freePin(d.ID, d.Label)
 		m.engine.freeing[d.Label] = d.N
+	case handoff.SetWeightsEpoch:
+		m.engine.attach.Model.WeightsEpoch = d.WeightsEpoch
 	}
 	d.Members, d.Sources = nil, nil
 	m.toEngine(d)

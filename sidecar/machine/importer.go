@@ -72,12 +72,8 @@ func (m *Machine) startImport(im handoff.Import) (*importing, error) {
 	if deadline <= 0 {
 		deadline = m.cfg.Deadline
 	}
-	hashes, err := blockhash.Hashes(im.Tokens, m.engine.attach.Capacity.BlockTokens, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", handoff.ErrEngine, err)
-	}
 	m.lead.attempts++
-	i := &importing{Leader: handoff.NewLeader(im, m.lead.attempts, int32(len(m.lead.roster.Members)), m.now, m.now+deadline), hashes: hashes,
+	i := &importing{Leader: handoff.NewLeader(im, m.lead.attempts, int32(len(m.lead.roster.Members)), m.now, m.now+deadline),
 		importer: handoff.Importer{Group: m.cfg.Self.Group, Instance: m.lead.roster.Instance, Leader: m.cfg.Self.Incarnation}}
 	m.lead.imports = append(m.lead.imports, i)
 	return i, nil
@@ -197,8 +193,8 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 			return int(x.Rank) >= len(o.Pins) || x.Rank < 0 || o.Pins[x.Rank].Pin != x.Pin
 		}):
 			err = fmt.Errorf("%w: the source's pins are not one for each rank, in order", handoff.ErrPlan)
-		case o.WeightsEpoch != m.engine.attach.Model.WeightsEpoch:
-			err = fmt.Errorf("%w: source %d, this group %d", handoff.ErrWeights, o.WeightsEpoch, m.engine.attach.Model.WeightsEpoch)
+		default:
+			err = m.hash(i)
 		}
 	}
 	if err != nil {
@@ -206,6 +202,29 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 		return
 	}
 	m.reserveNext()
+}
+
+// hash names the prompt's blocks. What tells prompts of equal tokens apart comes from the
+// source: what a manifest says of it passed through clients.
+func (m *Machine) hash(i *importing) error {
+	a := m.engine.attach
+	if err := m.checkEpoch(i); err != nil {
+		return err
+	}
+	a.Model.WeightsEpoch = m.epoch()
+	var err error
+	if i.hashes, err = blockhash.Hashes(i.Import.Tokens, a.Capacity.BlockTokens, blockhash.For(a.Model, a.Weights, i.Opened.Salt)); err != nil {
+		return fmt.Errorf("%w: %w", handoff.ErrEngine, err)
+	}
+	return nil
+}
+
+// checkEpoch compares the weights that made the state with the group's.
+func (m *Machine) checkEpoch(i *importing) error {
+	if !m.otherWeights(i.Opened.WeightsEpoch) {
+		return nil
+	}
+	return fmt.Errorf("%w: source %d, this group %d", handoff.ErrWeights, i.Opened.WeightsEpoch, m.epoch())
 }
 
 // reserveNext decides Reserve for the head of the queue. One Reserve is under way at a
@@ -313,7 +332,11 @@ func (m *Machine) doneAnswered(p handoff.Member, a handoff.DoneAck) {
 		m.refuse(p, a, Unmatched)
 		return
 	}
-	if err := i.Consumed(a); err != nil {
+	err := i.Consumed(a)
+	if err == nil {
+		err = m.checkEpoch(i)
+	}
+	if err != nil {
 		m.failImport(i, err)
 		return
 	}

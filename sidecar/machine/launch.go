@@ -74,6 +74,7 @@ func (m *Machine) form() {
 		for range members {
 			m.lead.launch.freeing = append(m.lead.launch.freeing, freeing{})
 		}
+		m.lead.weights = weights{epoch: own.Model.WeightsEpoch}
 	}
 	m.setRoster(joins, members)
 	m.resume(joins)
@@ -97,7 +98,9 @@ func (m *Machine) agree(joins []handoff.Join, members []handoff.Member) error {
 		case modelDigest(a.Model) != modelDigest(own.Model):
 			return fmt.Errorf("%w: rank %d attaches %q (%v), rank 0 %q (%v): one launch runs one model", handoff.ErrModel, r,
 				a.Model.Name, modelDigest(a.Model), own.Model.Name, modelDigest(own.Model))
-		case a.Model.WeightsEpoch != own.Model.WeightsEpoch:
+		case a.Weights != own.Weights:
+			return fmt.Errorf("%w: rank %d has weights policy %d, rank 0 %d", handoff.ErrAttach, r, a.Weights, own.Weights)
+		case a.Model.WeightsEpoch != own.Model.WeightsEpoch && (l == nil || j.Applied >= m.lead.weights.n): // else a decision brings it
 			return fmt.Errorf("%w: rank %d has %d, rank 0 %d", handoff.ErrWeights, r, a.Model.WeightsEpoch, own.Model.WeightsEpoch)
 		case a.Capacity.BlockTokens != own.Capacity.BlockTokens:
 			return fmt.Errorf("%w: rank %d has blocks of %d tokens, rank 0 of %d", handoff.ErrAttach, r, a.Capacity.BlockTokens, own.Capacity.BlockTokens)
@@ -173,11 +176,7 @@ func (m *Machine) breakRoster(why error) {
 	for _, id := range m.sortedSources() {
 		m.endSource(id)
 	}
-	for _, i := range slices.Clone(m.lead.imports) {
-		if i.State() != handoff.Admitting { // decided: it is admitted if the ranks come back
-			m.failImport(i, why)
-		}
-	}
+	m.failUndecided(why) // what is decided is admitted if the ranks come back
 	clear(m.lead.opens)
 	m.do(Advertise{})
 	m.publish(events.Detached, events.Event{Cause: why.Error()})
@@ -188,6 +187,7 @@ func (m *Machine) breakRoster(why error) {
 // that decisions could still be about.
 func (m *Machine) endLaunch(why error) {
 	m.lead.launch = nil
+	m.answerWeights(fmt.Errorf("%w: %w", handoff.ErrInDoubt, why))
 	for _, i := range slices.Clone(m.lead.imports) {
 		if i.State() == handoff.Admitting {
 			m.failImport(i, fmt.Errorf("%w: %w", handoff.ErrInDoubt, why))
@@ -206,7 +206,7 @@ func (m *Machine) decideAll(d handoff.Decision) uint64 {
 		}
 		return 0
 	}
-	d.N = l.seq.Next()
+	d.N, d.WeightsEpoch = l.seq.Next(), m.lead.weights.epoch
 	l.log = append(l.log, d)
 	for r, p := range m.lead.roster.Members {
 		if d.Kind == handoff.Free {
@@ -234,6 +234,7 @@ func (m *Machine) held(rank layout.Rank, n uint64) {
 func (m *Machine) applied(rank layout.Rank, n uint64) {
 	all := m.lead.launch.seq.Applied(int(rank), n)
 	m.lead.launch.freeing[rank].applied(n)
+	m.weightsApplied(all)
 	for _, i := range slices.Clone(m.lead.imports) {
 		if i.Applied(all, m.now) {
 			m.admitted(i)

@@ -130,6 +130,10 @@ func (m *Machine) Step(now Now, e Event) []Effect {
 		m.abortCall(e)
 	case Release:
 		m.releaseCall(e)
+	case SetWeightsEpoch:
+		m.weightsCall(e)
+	case Reset:
+		m.resetCall(e)
 	case Tick:
 	}
 	m.expire()
@@ -163,6 +167,7 @@ func (m *Machine) expire() {
 		m.expireSources()
 		m.renewLeases()
 		m.expireImports()
+		m.expireWeights()
 	}
 }
 

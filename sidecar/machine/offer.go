@@ -82,7 +82,7 @@ func (m *Machine) answerOpen(s *held, o handoff.Open) {
 	to := handoff.Member{Group: o.Importer.Group, Rank: 0, Incarnation: o.Importer.Leader}
 	a := s.Open(m.now, o)
 	if a.Status == handoff.OK {
-		a.Members, a.WeightsEpoch = m.lead.roster.Members, m.engine.attach.Model.WeightsEpoch
+		a.Members = m.lead.roster.Members
 		d, err := m.planInto(m.lead.groups[to])
 		if a.Plan = d; err != nil || d != o.Plan {
 			a.Status, a.Why = handoff.Refused, fmt.Sprintf("plans differ: importer %v, source %v", o.Plan, d)

@@ -31,9 +31,15 @@ func (m *Machine) finish(i *importing, o Outcome) {
 	m.prune(i.Source)
 }
 
-// failImport ends an import: who waits hears at once, the source may serve another,
-// and blocks that a rank may still be writing stay out of use until it is quiet.
+// failImport ends an import and lets the next one in.
 func (m *Machine) failImport(i *importing, err error) {
+	m.endImport(i, err)
+	m.reserveNext()
+}
+
+// endImport ends an import: who waits hears at once, the source may serve another,
+// and blocks that a rank may still be writing stay out of use until it is quiet.
+func (m *Machine) endImport(i *importing, err error) {
 	if i.State() == handoff.Finished || i.State() == handoff.Draining {
 		return
 	}
@@ -58,7 +64,6 @@ func (m *Machine) failImport(i *importing, err error) {
 	} else {
 		m.finish(i, m.outcome(i))
 	}
-	m.reserveNext()
 }
 
 func (m *Machine) outcome(i *importing) Outcome {
@@ -179,6 +184,9 @@ func (l *leader) deadlines(patience Now, earliest func(Now)) {
 		if at, ok := l.renews(l.sources[id]); ok {
 			earliest(at)
 		}
+	}
+	if len(l.weights.calls) > 0 {
+		earliest(l.weights.due)
 	}
 	for _, i := range l.imports {
 		if at, ok := i.due(patience); ok {

@@ -26,6 +26,7 @@ type world struct {
 	records []discovery.Record
 	sent    map[string]int // peer messages that crossed processes, by type
 	seed    uint64
+	weights handoff.WeightsPolicy // of groups that are added
 
 	onPull func(n *node, p Pull) error // result of a copy; nil: good
 	change func(*handoff.Export)       // before it is sent
@@ -56,7 +57,9 @@ type fakeEngine struct {
 	freed    []handoff.Decision
 	unpinned []handoff.UnpinExport
 	released []handoff.Decision
+	reserved []handoff.Decision
 	reserves int
+	weights  uint64
 	cached   int32
 	twist    bool // answer another digest
 }
@@ -108,7 +111,7 @@ func (w *world) group(name string, tp int32) {
 		w.nodes[self].attach(handoff.Attach{Group: name, Instance: inst, Rank: layout.Rank(i), Ranks: tp,
 			Model: handoff.ModelIdentity{Name: "test", Layout: testModel}, Shards: shards(layout.Rank(i), tp),
 			Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
-			Capacity: handoff.Capacity{Blocks: 64, Slots: 8, BlockTokens: 16}, Scheduler: handoff.SchedulerRank})
+			Capacity: handoff.Capacity{Blocks: 64, Slots: 8, BlockTokens: 16}, Scheduler: handoff.SchedulerRank, Weights: w.weights})
 	}
 	w.run()
 }
@@ -266,6 +269,7 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 		switch d.Kind {
 		case handoff.Reserve:
 			e.reserves++
+			e.reserved = append(e.reserved, d)
 			r := handoff.Reserved{N: d.N, Slot: 1, Cached: e.cached, Full: e.full}
 			for b := range (d.Tokens + 15) / 16 {
 				r.Blocks = append(r.Blocks, b+3)
@@ -278,6 +282,8 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			e.released = append(e.released, d)
 		case handoff.Free:
 			e.freed = append(e.freed, d)
+		case handoff.SetWeightsEpoch:
+			e.weights = d.WeightsEpoch
 		}
 	}
 	n.step(FromEngine{e.session, handoff.Applied{N: through}})

@@ -22,7 +22,7 @@ type model struct {
 }
 
 func hashes(prompt []int32, block int32) []uint64 {
-	h, err := blockhash.Hashes(prompt, block, 0)
+	h, err := blockhash.Hashes(prompt, block, blockhash.Salt{})
 	if err != nil {
 		panic(err)
 	}

@@ -633,6 +633,159 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 	return file_control_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
+type SetWeightsEpochRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least the present one.
+	Epoch         uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetWeightsEpochRequest) Reset() {
+	*x = SetWeightsEpochRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetWeightsEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetWeightsEpochRequest) ProtoMessage() {}
+
+func (x *SetWeightsEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetWeightsEpochRequest.ProtoReflect.Descriptor instead.
+func (*SetWeightsEpochRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SetWeightsEpochRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type SetWeightsEpochResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetWeightsEpochResponse) Reset() {
+	*x = SetWeightsEpochResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetWeightsEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetWeightsEpochResponse) ProtoMessage() {}
+
+func (x *SetWeightsEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetWeightsEpochResponse.ProtoReflect.Descriptor instead.
+func (*SetWeightsEpochResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{9}
+}
+
+type ResetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetRequest) Reset() {
+	*x = ResetRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetRequest) ProtoMessage() {}
+
+func (x *ResetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
+func (*ResetRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{10}
+}
+
+type ResetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetResponse) Reset() {
+	*x = ResetResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetResponse) ProtoMessage() {}
+
+func (x *ResetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
+func (*ResetResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{11}
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -641,7 +794,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_control_v1_control_proto_msgTypes[8]
+	mi := &file_control_v1_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +806,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[8]
+	mi := &file_control_v1_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +819,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{8}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{12}
 }
 
 type MemberStatus struct {
@@ -682,7 +835,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_control_v1_control_proto_msgTypes[9]
+	mi := &file_control_v1_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +847,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[9]
+	mi := &file_control_v1_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +860,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{9}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -760,7 +913,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_control_v1_control_proto_msgTypes[10]
+	mi := &file_control_v1_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +925,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[10]
+	mi := &file_control_v1_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +938,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{10}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatusResponse) GetSelf() *v1.Member {
@@ -854,7 +1007,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_control_v1_control_proto_msgTypes[11]
+	mi := &file_control_v1_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1019,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[11]
+	mi := &file_control_v1_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1032,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{11}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchRequest) GetFrom() uint64 {
@@ -914,7 +1067,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_control_v1_control_proto_msgTypes[12]
+	mi := &file_control_v1_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1079,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[12]
+	mi := &file_control_v1_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1092,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{12}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchResponse) GetSeq() uint64 {
@@ -1048,7 +1201,12 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x0eReleaseRequest\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\"\x11\n" +
-	"\x0fReleaseResponse\"\x0f\n" +
+	"\x0fReleaseResponse\".\n" +
+	"\x16SetWeightsEpochRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x19\n" +
+	"\x17SetWeightsEpochResponse\"\x0e\n" +
+	"\fResetRequest\"\x0f\n" +
+	"\rResetResponse\"\x0f\n" +
 	"\rStatusRequest\"\x81\x01\n" +
 	"\fMemberStatus\x12/\n" +
 	"\x06member\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x06member\x12\x10\n" +
@@ -1109,12 +1267,14 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x11NOTICE_KIND_ENDED\x10\x05\x12\x18\n" +
 	"\x14NOTICE_KIND_IMPORTED\x10\x06\x12\x16\n" +
 	"\x12NOTICE_KIND_FAILED\x10\a\x12\x19\n" +
-	"\x15NOTICE_KIND_ANNOUNCED\x10\b2\xcd\x03\n" +
+	"\x15NOTICE_KIND_ANNOUNCED\x10\b2\xff\x04\n" +
 	"\aControl\x12K\n" +
 	"\x06Import\x12\x1f.baton.control.v1.ImportRequest\x1a .baton.control.v1.ImportResponse\x12B\n" +
 	"\x03Get\x12\x1c.baton.control.v1.GetRequest\x1a\x1d.baton.control.v1.GetResponse\x12H\n" +
 	"\x05Abort\x12\x1e.baton.control.v1.AbortRequest\x1a\x1f.baton.control.v1.AbortResponse\x12N\n" +
-	"\aRelease\x12 .baton.control.v1.ReleaseRequest\x1a!.baton.control.v1.ReleaseResponse\x12K\n" +
+	"\aRelease\x12 .baton.control.v1.ReleaseRequest\x1a!.baton.control.v1.ReleaseResponse\x12f\n" +
+	"\x0fSetWeightsEpoch\x12(.baton.control.v1.SetWeightsEpochRequest\x1a).baton.control.v1.SetWeightsEpochResponse\x12H\n" +
+	"\x05Reset\x12\x1e.baton.control.v1.ResetRequest\x1a\x1f.baton.control.v1.ResetResponse\x12K\n" +
 	"\x06Status\x12\x1f.baton.control.v1.StatusRequest\x1a .baton.control.v1.StatusResponse\x12J\n" +
 	"\x05Watch\x12\x1e.baton.control.v1.WatchRequest\x1a\x1f.baton.control.v1.WatchResponse0\x01B5Z3github.com/batonkv/baton/proto/control/v1;controlv1b\x06proto3"
 
@@ -1131,68 +1291,76 @@ func file_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_control_v1_control_proto_goTypes = []any{
-	(Role)(0),               // 0: baton.control.v1.Role
-	(Phase)(0),              // 1: baton.control.v1.Phase
-	(NoticeKind)(0),         // 2: baton.control.v1.NoticeKind
-	(*ImportRequest)(nil),   // 3: baton.control.v1.ImportRequest
-	(*ImportResponse)(nil),  // 4: baton.control.v1.ImportResponse
-	(*GetRequest)(nil),      // 5: baton.control.v1.GetRequest
-	(*GetResponse)(nil),     // 6: baton.control.v1.GetResponse
-	(*AbortRequest)(nil),    // 7: baton.control.v1.AbortRequest
-	(*AbortResponse)(nil),   // 8: baton.control.v1.AbortResponse
-	(*ReleaseRequest)(nil),  // 9: baton.control.v1.ReleaseRequest
-	(*ReleaseResponse)(nil), // 10: baton.control.v1.ReleaseResponse
-	(*StatusRequest)(nil),   // 11: baton.control.v1.StatusRequest
-	(*MemberStatus)(nil),    // 12: baton.control.v1.MemberStatus
-	(*StatusResponse)(nil),  // 13: baton.control.v1.StatusResponse
-	(*WatchRequest)(nil),    // 14: baton.control.v1.WatchRequest
-	(*WatchResponse)(nil),   // 15: baton.control.v1.WatchResponse
-	nil,                     // 16: baton.control.v1.StatusResponse.CountersEntry
-	(*v1.Import)(nil),       // 17: baton.common.v1.Import
-	(*v1.Imported)(nil),     // 18: baton.common.v1.Imported
-	(*v1.HandoffID)(nil),    // 19: baton.common.v1.HandoffID
-	(*v1.Error)(nil),        // 20: baton.common.v1.Error
-	(*v1.Member)(nil),       // 21: baton.common.v1.Member
-	(*v1.Capacity)(nil),     // 22: baton.common.v1.Capacity
-	(*v1.Manifest)(nil),     // 23: baton.common.v1.Manifest
-	(*v1.Phases)(nil),       // 24: baton.common.v1.Phases
+	(Role)(0),                       // 0: baton.control.v1.Role
+	(Phase)(0),                      // 1: baton.control.v1.Phase
+	(NoticeKind)(0),                 // 2: baton.control.v1.NoticeKind
+	(*ImportRequest)(nil),           // 3: baton.control.v1.ImportRequest
+	(*ImportResponse)(nil),          // 4: baton.control.v1.ImportResponse
+	(*GetRequest)(nil),              // 5: baton.control.v1.GetRequest
+	(*GetResponse)(nil),             // 6: baton.control.v1.GetResponse
+	(*AbortRequest)(nil),            // 7: baton.control.v1.AbortRequest
+	(*AbortResponse)(nil),           // 8: baton.control.v1.AbortResponse
+	(*ReleaseRequest)(nil),          // 9: baton.control.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),         // 10: baton.control.v1.ReleaseResponse
+	(*SetWeightsEpochRequest)(nil),  // 11: baton.control.v1.SetWeightsEpochRequest
+	(*SetWeightsEpochResponse)(nil), // 12: baton.control.v1.SetWeightsEpochResponse
+	(*ResetRequest)(nil),            // 13: baton.control.v1.ResetRequest
+	(*ResetResponse)(nil),           // 14: baton.control.v1.ResetResponse
+	(*StatusRequest)(nil),           // 15: baton.control.v1.StatusRequest
+	(*MemberStatus)(nil),            // 16: baton.control.v1.MemberStatus
+	(*StatusResponse)(nil),          // 17: baton.control.v1.StatusResponse
+	(*WatchRequest)(nil),            // 18: baton.control.v1.WatchRequest
+	(*WatchResponse)(nil),           // 19: baton.control.v1.WatchResponse
+	nil,                             // 20: baton.control.v1.StatusResponse.CountersEntry
+	(*v1.Import)(nil),               // 21: baton.common.v1.Import
+	(*v1.Imported)(nil),             // 22: baton.common.v1.Imported
+	(*v1.HandoffID)(nil),            // 23: baton.common.v1.HandoffID
+	(*v1.Error)(nil),                // 24: baton.common.v1.Error
+	(*v1.Member)(nil),               // 25: baton.common.v1.Member
+	(*v1.Capacity)(nil),             // 26: baton.common.v1.Capacity
+	(*v1.Manifest)(nil),             // 27: baton.common.v1.Manifest
+	(*v1.Phases)(nil),               // 28: baton.common.v1.Phases
 }
 var file_control_v1_control_proto_depIdxs = []int32{
-	17, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
-	18, // 1: baton.control.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
-	19, // 2: baton.control.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
-	19, // 3: baton.control.v1.GetResponse.id:type_name -> baton.common.v1.HandoffID
+	21, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
+	22, // 1: baton.control.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
+	23, // 2: baton.control.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
+	23, // 3: baton.control.v1.GetResponse.id:type_name -> baton.common.v1.HandoffID
 	0,  // 4: baton.control.v1.GetResponse.role:type_name -> baton.control.v1.Role
 	1,  // 5: baton.control.v1.GetResponse.phase:type_name -> baton.control.v1.Phase
-	20, // 6: baton.control.v1.GetResponse.error:type_name -> baton.common.v1.Error
-	19, // 7: baton.control.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
-	19, // 8: baton.control.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
-	21, // 9: baton.control.v1.MemberStatus.member:type_name -> baton.common.v1.Member
-	21, // 10: baton.control.v1.StatusResponse.self:type_name -> baton.common.v1.Member
-	12, // 11: baton.control.v1.StatusResponse.members:type_name -> baton.control.v1.MemberStatus
-	22, // 12: baton.control.v1.StatusResponse.capacity:type_name -> baton.common.v1.Capacity
-	16, // 13: baton.control.v1.StatusResponse.counters:type_name -> baton.control.v1.StatusResponse.CountersEntry
+	24, // 6: baton.control.v1.GetResponse.error:type_name -> baton.common.v1.Error
+	23, // 7: baton.control.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
+	23, // 8: baton.control.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
+	25, // 9: baton.control.v1.MemberStatus.member:type_name -> baton.common.v1.Member
+	25, // 10: baton.control.v1.StatusResponse.self:type_name -> baton.common.v1.Member
+	16, // 11: baton.control.v1.StatusResponse.members:type_name -> baton.control.v1.MemberStatus
+	26, // 12: baton.control.v1.StatusResponse.capacity:type_name -> baton.common.v1.Capacity
+	20, // 13: baton.control.v1.StatusResponse.counters:type_name -> baton.control.v1.StatusResponse.CountersEntry
 	2,  // 14: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
-	19, // 15: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
-	23, // 16: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
-	20, // 17: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
-	24, // 18: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
+	23, // 15: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
+	27, // 16: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
+	24, // 17: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
+	28, // 18: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
 	3,  // 19: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
 	5,  // 20: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
 	7,  // 21: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
 	9,  // 22: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
-	11, // 23: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
-	14, // 24: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
-	4,  // 25: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
-	6,  // 26: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
-	8,  // 27: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
-	10, // 28: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
-	13, // 29: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
-	15, // 30: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
-	25, // [25:31] is the sub-list for method output_type
-	19, // [19:25] is the sub-list for method input_type
+	11, // 23: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
+	13, // 24: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
+	15, // 25: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
+	18, // 26: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
+	4,  // 27: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
+	6,  // 28: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
+	8,  // 29: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
+	10, // 30: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
+	12, // 31: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
+	14, // 32: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
+	17, // 33: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
+	19, // 34: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
+	27, // [27:35] is the sub-list for method output_type
+	19, // [19:27] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
@@ -1209,7 +1377,7 @@ func file_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_v1_control_proto_rawDesc), len(file_control_v1_control_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   14,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,12 +22,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Control_Import_FullMethodName  = "/baton.control.v1.Control/Import"
-	Control_Get_FullMethodName     = "/baton.control.v1.Control/Get"
-	Control_Abort_FullMethodName   = "/baton.control.v1.Control/Abort"
-	Control_Release_FullMethodName = "/baton.control.v1.Control/Release"
-	Control_Status_FullMethodName  = "/baton.control.v1.Control/Status"
-	Control_Watch_FullMethodName   = "/baton.control.v1.Control/Watch"
+	Control_Import_FullMethodName          = "/baton.control.v1.Control/Import"
+	Control_Get_FullMethodName             = "/baton.control.v1.Control/Get"
+	Control_Abort_FullMethodName           = "/baton.control.v1.Control/Abort"
+	Control_Release_FullMethodName         = "/baton.control.v1.Control/Release"
+	Control_SetWeightsEpoch_FullMethodName = "/baton.control.v1.Control/SetWeightsEpoch"
+	Control_Reset_FullMethodName           = "/baton.control.v1.Control/Reset"
+	Control_Status_FullMethodName          = "/baton.control.v1.Control/Status"
+	Control_Watch_FullMethodName           = "/baton.control.v1.Control/Watch"
 )
 
 // ControlClient is the client API for Control service.
@@ -43,6 +45,13 @@ type ControlClient interface {
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Release gives up a manifest that nobody will import.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
+	// SetWeightsEpoch tells the group, by its leader, that its weights are others from here
+	// on. It returns when every engine applied that.
+	SetWeightsEpoch(ctx context.Context, in *SetWeightsEpochRequest, opts ...grpc.CallOption) (*SetWeightsEpochResponse, error)
+	// Reset gives up every hand-off of the group, by its leader: what it imports and what it
+	// holds. It answers quiet once no copy may touch the memory of either, and is asked again
+	// until then.
+	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Watch tells what happens, from a sequence number on.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
@@ -96,6 +105,26 @@ func (c *controlClient) Release(ctx context.Context, in *ReleaseRequest, opts ..
 	return out, nil
 }
 
+func (c *controlClient) SetWeightsEpoch(ctx context.Context, in *SetWeightsEpochRequest, opts ...grpc.CallOption) (*SetWeightsEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetWeightsEpochResponse)
+	err := c.cc.Invoke(ctx, Control_SetWeightsEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetResponse)
+	err := c.cc.Invoke(ctx, Control_Reset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -138,6 +167,13 @@ type ControlServer interface {
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Release gives up a manifest that nobody will import.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
+	// SetWeightsEpoch tells the group, by its leader, that its weights are others from here
+	// on. It returns when every engine applied that.
+	SetWeightsEpoch(context.Context, *SetWeightsEpochRequest) (*SetWeightsEpochResponse, error)
+	// Reset gives up every hand-off of the group, by its leader: what it imports and what it
+	// holds. It answers quiet once no copy may touch the memory of either, and is asked again
+	// until then.
+	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Watch tells what happens, from a sequence number on.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
@@ -162,6 +198,12 @@ func (UnimplementedControlServer) Abort(context.Context, *AbortRequest) (*AbortR
 }
 func (UnimplementedControlServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedControlServer) SetWeightsEpoch(context.Context, *SetWeightsEpochRequest) (*SetWeightsEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetWeightsEpoch not implemented")
+}
+func (UnimplementedControlServer) Reset(context.Context, *ResetRequest) (*ResetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reset not implemented")
 }
 func (UnimplementedControlServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -262,6 +304,42 @@ func _Control_Release_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_SetWeightsEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetWeightsEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).SetWeightsEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_SetWeightsEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).SetWeightsEpoch(ctx, req.(*SetWeightsEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Reset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Reset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Reset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Reset(ctx, req.(*ResetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -313,6 +391,14 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Release",
 			Handler:    _Control_Release_Handler,
+		},
+		{
+			MethodName: "SetWeightsEpoch",
+			Handler:    _Control_SetWeightsEpoch_Handler,
+		},
+		{
+			MethodName: "Reset",
+			Handler:    _Control_Reset_Handler,
 		},
 		{
 			MethodName: "Status",

@@ -800,9 +800,11 @@ func (x *Geometry) GetMembers() []*v1.Member {
 
 // Pinned tells the leader that a rank's engine exported label.
 type Pinned struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
-	Pin           *v1.PinInfo            `protobuf:"bytes,2,opt,name=pin,proto3" json:"pin,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Label string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	Pin   *v1.PinInfo            `protobuf:"bytes,2,opt,name=pin,proto3" json:"pin,omitempty"`
+	// Of the weights that made the state.
+	WeightsEpoch  uint64 `protobuf:"varint,3,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -849,6 +851,13 @@ func (x *Pinned) GetPin() *v1.PinInfo {
 		return x.Pin
 	}
 	return nil
+}
+
+func (x *Pinned) GetWeightsEpoch() uint64 {
+	if x != nil {
+		return x.WeightsEpoch
+	}
+	return 0
 }
 
 // Leased gives a rank's pin its hand-off and its own deadline.
@@ -2136,10 +2145,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12,\n" +
 	"\x05model\x18\x03 \x01(\v2\x16.baton.common.v1.ModelR\x05model\x12.\n" +
 	"\x06shards\x18\x04 \x03(\v2\x16.baton.common.v1.ShardR\x06shards\x121\n" +
-	"\amembers\x18\x05 \x03(\v2\x17.baton.common.v1.MemberR\amembers\"J\n" +
+	"\amembers\x18\x05 \x03(\v2\x17.baton.common.v1.MemberR\amembers\"o\n" +
 	"\x06Pinned\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12*\n" +
-	"\x03pin\x18\x02 \x01(\v2\x18.baton.common.v1.PinInfoR\x03pin\"u\n" +
+	"\x03pin\x18\x02 \x01(\v2\x18.baton.common.v1.PinInfoR\x03pin\x12#\n" +
+	"\rweights_epoch\x18\x03 \x01(\x04R\fweightsEpoch\"u\n" +
 	"\x06Leased\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x10\n" +

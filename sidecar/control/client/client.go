@@ -122,6 +122,20 @@ func (c *Client) Release(ctx context.Context, id handoff.ID, key handoff.Key) er
 	return failed(ctx, err, handoff.ErrPeer)
 }
 
+// SetWeightsEpoch tells the group of this leader that its weights are those of epoch from
+// here on. A call that breaks may be repeated.
+func (c *Client) SetWeightsEpoch(ctx context.Context, epoch uint64) error {
+	_, err := c.c.SetWeightsEpoch(ctx, &controlv1.SetWeightsEpochRequest{Epoch: epoch})
+	return failed(ctx, err, handoff.ErrInDoubt)
+}
+
+// Reset gives up every hand-off of the group of this leader. ErrQuiet names what may still
+// be touched: ask again.
+func (c *Client) Reset(ctx context.Context) error {
+	_, err := c.c.Reset(ctx, &controlv1.ResetRequest{})
+	return failed(ctx, err, handoff.ErrPeer)
+}
+
 // Status describes the sidecar and its group.
 func (c *Client) Status(ctx context.Context) (control.Status, error) {
 	r, err := c.c.Status(ctx, &controlv1.StatusRequest{})

@@ -6,7 +6,7 @@
 //	digest_i = SHA-256(digest_{i-1} || tokens of block i as little-endian int64)
 //	hash_i   = u64le(digest_i[:8]) mod (2^63-1) + 1
 //
-// The chain starts from 32 zero bytes. Hashes lie in [1, 2^63-1], so 0 is free to
+// The chain starts from 32 zero bytes, or from a digest of its Salt. Hashes lie in [1, 2^63-1], so 0 is free to
 // mean "none".
 package blockhash
 
@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // ErrBlock reports a block size that no chain can have.
@@ -34,20 +36,48 @@ type Chain struct {
 	buf    [512]byte
 }
 
-// New starts the reference's chain for blocks of blockTokens tokens.
-func New(blockTokens int32) (*Chain, error) { return NewEpoch(blockTokens, 0) }
+// Salt is what two prompts of equal tokens may differ in all the same: a chain that
+// starts from another Salt shares no hash. The zero Salt is the reference's chain.
+type Salt struct {
+	Model        string // name of the model
+	LoRA         string // adapter that the request runs with
+	Namespace    string // cache namespace: a tenant, a user
+	Media        [32]byte
+	WeightsEpoch uint64 // of the weights that make the state
+}
 
-// NewEpoch starts a chain that is salted with the weights epoch, so that the cache of
-// old weights is never hit. Epoch 0 is the reference's unsalted chain.
-func NewEpoch(blockTokens int32, epoch uint64) (*Chain, error) {
+// For is the salt of a request in a group: everything that computes its hashes, engine or
+// sidecar, calls it. Where weights may change under a cache that stays good, their epoch
+// is no part of it.
+func For(m handoff.ModelIdentity, p handoff.WeightsPolicy, s handoff.Salt) Salt {
+	out := Salt{Model: m.Name, LoRA: s.LoRA, Namespace: s.Namespace, Media: s.Media}
+	if p != handoff.WeightsAllow {
+		out.WeightsEpoch = m.WeightsEpoch
+	}
+	return out
+}
+
+// start is what the chain begins with. Every field has its length before it, so that no
+// two salts are written alike.
+func (s Salt) start() (d [sha256.Size]byte) {
+	if s == (Salt{}) {
+		return d
+	}
+	b := []byte("baton block salt 1\n")
+	for _, f := range []string{s.Model, s.LoRA, s.Namespace} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(len(f)))
+		b = append(b, f...)
+	}
+	b = append(b, s.Media[:]...)
+	return sha256.Sum256(binary.LittleEndian.AppendUint64(b, s.WeightsEpoch))
+}
+
+// New starts a chain for blocks of blockTokens tokens.
+func New(blockTokens int32, s Salt) (*Chain, error) {
 	if blockTokens < 1 || blockTokens > MaxBlockTokens {
 		return nil, fmt.Errorf("%w: %d tokens, want 1 to %d", ErrBlock, blockTokens, MaxBlockTokens)
 	}
-	c := &Chain{block: blockTokens, sum: sha256.New()}
-	if epoch != 0 {
-		salt := binary.LittleEndian.AppendUint64([]byte("baton weights epoch "), epoch)
-		c.digest = sha256.Sum256(salt)
-	}
+	c := &Chain{block: blockTokens, sum: sha256.New(), digest: s.start()}
 	c.sum.Write(c.digest[:])
 	return c, nil
 }
@@ -86,9 +116,9 @@ func (c *Chain) close() uint64 {
 	return binary.LittleEndian.Uint64(c.digest[:8])%(1<<63-1) + 1
 }
 
-// Hashes returns the chain of all complete blocks of tokens under a weights epoch.
-func Hashes(tokens []int32, blockTokens int32, epoch uint64) ([]uint64, error) {
-	c, err := NewEpoch(blockTokens, epoch)
+// Hashes returns the chain of all complete blocks of tokens.
+func Hashes(tokens []int32, blockTokens int32, s Salt) ([]uint64, error) {
+	c, err := New(blockTokens, s)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,58 @@
+package machine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// resetCall gives up what the group imports and what it holds. What may still be touched
+// is not freed for it: the answer names it, it ends by itself, and asking again tells.
+func (m *Machine) resetCall(e Reset) {
+	if !m.leads() {
+		m.do(Reply{Call: e.Call, Err: fmt.Errorf("%w: rank %d does not lead group %s: ask rank 0", handoff.ErrNotReady, m.cfg.Self.Rank, m.cfg.Self.Group)})
+		return
+	}
+	m.failUndecided(fmt.Errorf("%w: group %s is reset", handoff.ErrAborted, m.cfg.Self.Group))
+	for _, id := range m.sortedSources() {
+		m.endSource(id)
+	}
+	var err error
+	if why := m.unquiet(); len(why) > 0 {
+		err = fmt.Errorf("%w: %s: it ends by itself: reset again to see", handoff.ErrQuiet, strings.Join(why, "; "))
+	}
+	m.do(Reply{Call: e.Call, Err: err})
+}
+
+// maxReasons bounds how many reasons an answer to Reset names.
+const maxReasons = 8
+
+// unquiet says what of this group's memory a copy may write or an engine has not given
+// back yet, and who is waited for.
+func (m *Machine) unquiet() (why []string) {
+	for _, i := range m.lead.imports {
+		switch i.State() {
+		case handoff.Draining:
+			why = append(why, fmt.Sprintf("copies of import %q (%v) on ranks %v", i.Import.Label, i.ID(), i.Busy()))
+		case handoff.Admitting:
+			why = append(why, fmt.Sprintf("import %q (%v) is admitted by decision %d", i.Import.Label, i.ID(), i.AdmitN))
+		}
+	}
+	if n := m.openTickets(); n > 0 {
+		why = append(why, fmt.Sprintf("%d copies are open on rank 0", n))
+	}
+	if l := m.lead.launch; l != nil {
+		if m.lead.roster == nil {
+			why = append(why, fmt.Sprintf("not every rank is here, and %d decisions wait for that", len(l.owed)))
+		}
+		if late := l.seq.Behind(); len(late) > 0 {
+			why = append(why, fmt.Sprintf("ranks %v have not applied every decision", late))
+		}
+	}
+	if n := len(why) - maxReasons; n > 0 {
+		why = append(slices.Clip(why[:maxReasons]), fmt.Sprintf("and %d more", n))
+	}
+	return why
+}
