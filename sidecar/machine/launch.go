@@ -42,6 +42,16 @@ func (m *Machine) join(p handoff.Member, j handoff.Join) {
 		m.refuse(p, j, Malformed)
 		return
 	}
+	if o, ok := m.lead.joins[p.Rank]; ok && o.from != p {
+		// Two lives of one rank: the one that discovery shows stays. The session of the
+		// other ends: if it lives, it comes back.
+		if m.listed(o.from) {
+			m.refuse(p, j, NotMember)
+			m.do(ClosePeer{p})
+			return
+		}
+		m.do(ClosePeer{o.from})
+	}
 	if m.lead.roster != nil {
 		m.breakRoster(fmt.Errorf("%w: rank %d joined anew", handoff.ErrNotReady, p.Rank))
 	}

@@ -73,13 +73,24 @@ func (m *Machine) listed(p handoff.Member) bool {
 
 // needs reports whether something here waits for a session to p.
 func (m *Machine) needs(p handoff.Member) bool {
-	if l := m.links[p]; l != nil && l.state == linkAsked && !l.dead {
+	if l := m.links[p]; l != nil && l.state == linkAsked && !l.dead && m.awaited(p) {
 		return true
 	}
-	if p.Group == m.cfg.Self.Group && p.Rank == 0 && m.engine != nil && m.engine.mapped {
-		return true
+	if p.Group == m.cfg.Self.Group && p.Rank == 0 && m.engine != nil && m.engine.mapped && m.listed(p) {
+		return true // an earlier life of the leader is not waited for
 	}
 	return slices.ContainsFunc(m.lead.imports, func(i *importing) bool { return i.Source == p && i.State() < handoff.Opening })
+}
+
+// awaited reports whether an import of this rank waits for a link to p.
+func (m *Machine) awaited(p handoff.Member) bool {
+	for _, d := range m.dests {
+		if (d.State() == handoff.Linking || d.State() == handoff.Moving) &&
+			slices.ContainsFunc(d.Reads, func(r handoff.Read) bool { return r.From == p && r.Ticket == 0 }) {
+			return true
+		}
+	}
+	return false
 }
 
 // prune forgets a peer without a session that nothing needs.
@@ -89,6 +100,9 @@ func (m *Machine) prune(p handoff.Member) bool {
 		return false
 	}
 	delete(m.peers, p)
+	if l := m.links[p]; l != nil && l.state == linkAsked {
+		delete(m.links, p) // nobody was there to answer
+	}
 	return true
 }
 

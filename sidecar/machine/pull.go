@@ -331,11 +331,19 @@ func (m *Machine) endDest(n uint64) {
 	if d := m.dests[n]; d != nil {
 		d.End()
 		delete(m.dests, n)
+		for _, r := range d.Reads {
+			m.prune(r.From)
+		}
 	}
 }
 
 // dropDests forgets the imports of an engine that is gone.
-func (m *Machine) dropDests() { clear(m.dests) }
+func (m *Machine) dropDests() {
+	clear(m.dests)
+	for _, p := range m.sortedPeers() {
+		m.prune(p)
+	}
+}
 
 func (m *Machine) openTickets() int { return len(m.tickets) }
 

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// model is what every group runs: a paged state and one per request.
+var model = layout.Model{States: []layout.State{
+	{Name: "attn.k", Paging: layout.PerBlock, Layers: 1, Units: units, Elems: 8},
+	{Name: "ssm", Paging: layout.PerRequest, Layers: 1, Units: units, Elems: 16},
+}}
+
+// shardsOf is a rank's share of model among tp ranks.
+func shardsOf(rank, tp int) []layout.Shard {
+	n := int32(units / tp)
+	box := layout.Box{Layers: layout.Span{Lo: 0, Hi: 1}, Units: layout.Span{Lo: int32(rank) * n, Hi: int32(rank+1) * n}}
+	row, state := int64(n)*16, int64(n)*64
+	return []layout.Shard{
+		{State: 0, Rank: layout.Rank(rank), Box: box, Rows: blockTokens, Items: 64, DType: layout.BF16,
+			View: layout.View{Layer: 64 * blockTokens * row, Item: blockTokens * row, Row: row, Unit: 16, Elem: 2}},
+		{State: 1, Rank: layout.Rank(rank), Box: box, Rows: 1, Items: 8, DType: layout.F32,
+			View: layout.View{Buffer: 1, Layer: 8 * state, Item: state, Row: state, Unit: 64, Elem: 4}},
+	}
+}
+
+// newWorld makes the world of a seed: its groups, its temper, who asks for what, and
+// when what goes wrong.
+func newWorld(seed uint64, count *Coverage) *world {
+	w := &world{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), count: count, engines: map[machine.Session]*engine{},
+		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook()}
+	w.temper = temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(4),
+		failing: w.r.IntN(8), hang: w.r.IntN(10), step: w.between(time.Millisecond, 20*time.Millisecond)}
+	if w.r.IntN(10) == 0 {
+		w.temper.step = w.between(20*time.Millisecond, 2*time.Second)
+	}
+	for i, tps := range [2][]int{w.side(), w.side()} {
+		for j, tp := range tps {
+			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), exports: i == 0, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
+			for r := range tp {
+				s := &seat{w: w, g: g, i: len(w.seats), rank: r}
+				w.seats, g.seats = append(w.seats, s), append(g.seats, s)
+			}
+			w.groups = append(w.groups, g)
+			if i == 0 {
+				w.srcs++
+			}
+		}
+	}
+	return w
+}
+
+// side is how many ranks each group of one side has: 2 to 8 in all, mostly few.
+func (w *world) side() []int {
+	switch k := w.r.IntN(100); {
+	case k < 40:
+		return []int{1, 1}
+	case k < 60:
+		return []int{2, 1}
+	case k < 80:
+		return []int{1, 2}
+	case k < 92:
+		return []int{2, 2}
+	case k < 96:
+		return []int{4, 1}
+	case k < 98:
+		return []int{2, 4}
+	}
+	return []int{4, 4}
+}
+
+// schedule plays one seed.
+func (w *world) schedule() {
+	for _, s := range w.seats {
+		s.start()
+	}
+	for _, g := range w.groups {
+		g.launch()
+	}
+	w.run(40*time.Millisecond, maxMoments)
+	w.launched = true
+	span := w.between(500*time.Millisecond, 12*time.Second)
+	for range 3 + w.r.IntN(4) {
+		g := w.groups[w.r.IntN(w.srcs)]
+		at := w.between(0, 100*time.Millisecond)
+		if w.r.IntN(3) == 0 {
+			at = w.between(0, span)
+		}
+		w.after(at, nil, func() { w.request(g) })
+	}
+	for range w.r.IntN(7) {
+		at := w.between(0, 100*time.Millisecond)
+		if w.r.IntN(2) == 0 {
+			at = w.between(0, span)
+		}
+		w.after(at, nil, w.fault)
+	}
+	w.run(w.now+span, maxMoments)
+	w.finish()
+}
+
+// maxMoments is more than any schedule needs that comes to rest.
+const maxMoments = 30000
+
+// finish stops the faults, lets time run on until nothing is under way, and looks at
+// what is left. Then a last hand-off must get through.
+func (w *world) finish() {
+	w.calm = true
+	w.tell("faults STOP")
+	for _, s := range w.seats {
+		if n := s.side; n != nil {
+			w.after(0, n, n.look)
+			for _, t := range n.tickets {
+				if t.hung {
+					t.hung = false
+					n.move(t)
+				}
+			}
+		}
+	}
+	w.run(w.now+time.Hour, maxMoments)
+	if w.bad != "" {
+		return
+	}
+	w.checkRest()
+	was := w.ok
+	tag := len(w.prompts)
+	src := w.groups[w.r.IntN(w.srcs)]
+	w.request(src)
+	w.run(w.now+time.Hour, maxMoments)
+	if w.bad == "" && (w.ok == was || !w.prompts[tag].shown) {
+		w.fail("a last hand-off of group %s does not get through", src.name)
+	}
+}

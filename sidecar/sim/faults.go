@@ -1,0 +1,111 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+)
+
+// Fault is one kind of thing that goes wrong, or that users do at a bad moment.
+type Fault uint8
+
+// Network.
+const (
+	SlowMessage Fault = iota
+	Duplicate         // a message comes twice
+	BrokenSession
+	LostMessage // its session took it along
+	Outlives    // a message between groups comes after its session ended
+	LateDown    // an end of a session is heard long after
+	BlackHole   // a session carries nothing for a while
+	DialFails
+	// Discovery.
+	StaleRecord
+	MissingRecord
+	// Sidecars and their clocks.
+	RankCrashes
+	LeaderCrashes
+	Paused
+	LateTick
+	// Movers.
+	MoverDies
+	CopyFails
+	CopyHangs
+	SlowCopy
+	MapFails
+	LinkFails
+	// Engines.
+	EngineDies // one rank alone
+	SessionEnds
+	GroupEnds
+	// Users.
+	Aborted
+	EngineAborts
+	Released
+	Rerouted
+	AskedTwice
+	WrongKey
+	NeverExported
+	NeverImported
+	SameLabel
+	numFaults
+)
+
+var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "lost message", "message outlives its session", "late PeerDown",
+	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "sidecar pauses", "late tick",
+	"mover dies", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "engine group ends",
+	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again"}
+
+func (f Fault) String() string {
+	if f < numFaults {
+		return faultNames[f]
+	}
+	return fmt.Sprintf("Fault(%d)", uint8(f))
+}
+
+// fault makes one thing go wrong, somewhere.
+func (w *world) fault() {
+	s := w.seats[w.r.IntN(len(w.seats))]
+	n := s.side
+	switch k := w.r.IntN(100); {
+	case k < 25 && len(w.net) > 0:
+		w.hit(BrokenSession)
+		ss := w.net[w.r.IntN(len(w.net))]
+		w.tell("session of %v and %v BREAKS", ss.ends[0].self, ss.ends[1].self)
+		w.cut(ss, nil)
+	case k < 38 && len(w.net) > 0:
+		w.hit(BlackHole)
+		ss := w.net[w.r.IntN(len(w.net))]
+		d := w.between(10*time.Millisecond, 10*time.Second)
+		w.tell("session of %v and %v carries nothing for %v", ss.ends[0].self, ss.ends[1].self, d)
+		ss.last[0], ss.last[1] = max(ss.last[0], w.now+d), max(ss.last[1], w.now+d)
+	case k < 53 && n != nil:
+		w.hit(Paused)
+		n.paused = max(n.paused, w.now+w.between(time.Millisecond, 6*time.Second))
+		w.tell("%v is PAUSED until %v", n.self, n.paused)
+	case k < 66 && n != nil:
+		w.hit(MoverDies)
+		n.restartMover()
+	case k < 80 && n != nil:
+		if s.rank == 0 {
+			w.hit(LeaderCrashes)
+		} else {
+			w.hit(RankCrashes)
+		}
+		s.crash()
+	case k < 86 && s.eng != nil && s.eng.conn != nil:
+		w.hit(SessionEnds)
+		w.tell("session of engine %s/%d BREAKS", s.g.name, s.rank)
+		s.eng.conn.end(nil)
+	case k < 92 && s.eng != nil && !s.eng.dead:
+		w.hit(EngineDies)
+		s.eng.die()
+		w.after(w.between(time.Millisecond, 3*time.Second), nil, func() { s.g.relaunch("a rank died") })
+	case k < 95 && s.g.whole():
+		w.hit(GroupEnds)
+		s.g.relaunch("asked for")
+	default:
+		if n != nil {
+			w.after(0, n, n.look)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// session is a session of two sidecars. Each direction keeps its order; nothing else
+// does.
+type session struct {
+	ends  [2]*sidecar      // who dialled, who was
+	last  [2]time.Duration // what was sent to an end arrives no earlier
+	cut   bool
+	keeps [2]time.Duration // cut: what arrives later is lost
+	heard [2]bool          // cut: the end knows
+}
+
+func (ss *session) end(n *sidecar) int {
+	if ss.ends[0] == n {
+		return 0
+	}
+	return 1
+}
+
+// session is the one that stands to a peer, in n's opinion.
+func (n *sidecar) session(peer handoff.Incarnation) *session {
+	for _, ss := range n.sessions {
+		if ss.ends[1-ss.end(n)].self.Incarnation == peer {
+			return ss
+		}
+	}
+	return nil
+}
+
+// all are the sessions that n's end is an end of, and that are not cut.
+func (n *sidecar) all() []*session {
+	var out []*session
+	for _, ss := range n.w.net {
+		if !ss.cut && (ss.ends[0] == n || ss.ends[1] == n) {
+			out = append(out, ss)
+		}
+	}
+	return out
+}
+
+// send puts a message on its session; to itself, it comes at once.
+func (n *sidecar) send(f machine.ToPeer) {
+	if f.Peer == n.self {
+		n.local = append(n.local, f.Msg)
+		return
+	}
+	ss := n.session(f.Peer.Incarnation)
+	if ss == nil || ss.cut {
+		return
+	}
+	n.w.carry(ss, 1-ss.end(n), f.Msg)
+	if n.w.chance(n.w.temper.dup) {
+		n.w.hit(Duplicate)
+		n.w.carry(ss, 1-ss.end(n), f.Msg)
+	}
+}
+
+// carry brings a message to an end of a session, after what was sent to it before.
+func (w *world) carry(ss *session, to int, msg handoff.PeerMessage) {
+	at := max(ss.last[to], w.now+w.transit())
+	ss.last[to] = at
+	n, from := ss.ends[to], ss.ends[1-to].self
+	w.when(at, n, func() {
+		switch {
+		case ss.cut && at > ss.keeps[to]:
+			w.lost(n, from, msg)
+		case slices.Contains(n.sessions, ss):
+			n.step(machine.FromPeer{Peer: from, Msg: msg})
+		}
+	})
+}
+
+// lost is a message that its session took with it. One between groups may come much
+// later all the same, over the next one. One within a group may not: the order of decisions rests on the
+// order of a session, and a sidecar takes nothing from one that has ended.
+func (w *world) lost(n *sidecar, from handoff.Member, msg handoff.PeerMessage) {
+	w.hit(LostMessage)
+	if from.Group == n.g.name || !w.chance(30) {
+		return
+	}
+	switch msg.(type) {
+	case handoff.Open, handoff.Opened, handoff.Check, handoff.Checked, handoff.Done, handoff.DoneAck, handoff.Withdraw:
+		w.after(w.between(time.Millisecond, 8*time.Second), n, func() {
+			if n.session(from.Incarnation) == nil {
+				return
+			}
+			w.hit(Outlives)
+			n.step(machine.FromPeer{Peer: from, Msg: msg})
+		})
+	}
+}
+
+var errRefused, errCut = errors.New("refused"), errors.New("cut")
+
+// dial makes a session, or tells the dialler that there is none.
+func (w *world) dial(n *sidecar, p handoff.Member) {
+	to := w.life(p.Incarnation)
+	w.after(w.transit(), nil, func() { w.reach(n, to) })
+}
+
+// reach is a dial that has come to the other side.
+func (w *world) reach(n, to *sidecar) {
+	p := to.self
+	switch {
+	case to.paused > w.now && !to.dead:
+		w.when(to.paused, nil, func() { w.reach(n, to) })
+		return
+	case to.dead || n.dead, w.chance(w.temper.failing):
+		wait := w.transit()
+		if w.chance(20) { // nobody says no
+			wait = 3 * time.Second
+		}
+		w.hit(DialFails)
+		w.after(wait, n, func() { n.step(machine.PeerDown{Peer: p, Err: errRefused}) })
+		return
+	}
+	if old := to.session(n.self.Incarnation); old != nil {
+		if !old.cut && old.ends[0] == to {
+			return // the other's dial was faster, and its word is on the way
+		}
+		w.cut(old, to)
+		to.down(old)
+	}
+	ss := &session{ends: [2]*sidecar{n, to}}
+	w.net = append(w.net, ss)
+	up := w.now + w.transit()
+	ss.last[0] = up
+	w.when(up, n, func() {
+		if !ss.cut || up <= ss.keeps[0] {
+			n.upped(ss, p)
+		}
+	})
+	to.upped(ss, n.self)
+}
+
+func (n *sidecar) upped(ss *session, p handoff.Member) {
+	n.sessions = append(n.sessions, ss)
+	n.step(machine.PeerUp{Peer: p})
+}
+
+// cut ends a session. Each end hears it after what still reaches it, and maybe much
+// later: until then it sends into nothing.
+func (w *world) cut(ss *session, by *sidecar) {
+	if ss.cut {
+		return
+	}
+	ss.cut = true
+	w.net = slices.DeleteFunc(w.net, func(o *session) bool { return o == ss })
+	for i, n := range ss.ends {
+		ss.keeps[i] = w.between(w.now, ss.last[i])
+		late := w.between(0, 5*time.Millisecond)
+		if n != by && w.chance(40) {
+			w.hit(LateDown)
+			late = w.between(0, 8*time.Second)
+		}
+		w.when(max(w.now, ss.keeps[i])+late, n, func() { n.down(ss) })
+	}
+}
+
+// down tells an end that its session is over; who dialled hears it also of one that
+// never came up.
+func (n *sidecar) down(ss *session) {
+	i := ss.end(n)
+	if ss.heard[i] {
+		return
+	}
+	ss.heard[i] = true
+	had := slices.Contains(n.sessions, ss)
+	n.sessions = slices.DeleteFunc(n.sessions, func(o *session) bool { return o == ss })
+	if had || i == 0 {
+		n.step(machine.PeerDown{Peer: ss.ends[1-i].self, Err: errCut})
+	}
+}
+
+// register shows a new life of a sidecar to everybody, in their time.
+func (w *world) register(s *seat, i handoff.Incarnation) {
+	w.after(w.between(0, 5*time.Millisecond), nil, func() {
+		if s.side == nil || s.side.self.Incarnation != i {
+			return
+		}
+		s.before, s.listed = s.listed, i
+		for _, o := range w.seats {
+			if n := o.side; n != nil {
+				w.after(w.transit(), n, n.look)
+			}
+		}
+	})
+}
+
+// look gives a sidecar its view of discovery, which may be wrong for a while.
+func (n *sidecar) look() {
+	w := n.w
+	wrong := -1
+	stale := w.chance(50)
+	if w.launched && w.chance(8) {
+		wrong = w.r.IntN(len(w.seats))
+	}
+	var rs []discovery.Record
+	for i, s := range w.seats {
+		inc := s.listed
+		if i == wrong {
+			if inc = 0; stale {
+				inc = s.before
+				w.hit(StaleRecord)
+			} else {
+				w.hit(MissingRecord)
+			}
+			w.after(w.between(time.Millisecond, 6*time.Second), n, n.look)
+		}
+		if inc != 0 {
+			rs = append(rs, discovery.Record{Group: s.g.name, Rank: int32(s.rank), Incarnation: uint64(inc), Addr: "a"})
+		}
+	}
+	n.step(machine.Found{Records: rs})
+}

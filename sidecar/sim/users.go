@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// prompt is one export: what it is of, and what became of it. Its index is its tag,
+// which its memory holds.
+type prompt struct {
+	g      *group
+	label  string
+	text   int // prompts of equal text have equal state, as far as both are long
+	tokens int32
+	copies int32
+	hold   time.Duration
+	early  bool // announced before it is exported
+	shown  bool
+	tries  int
+}
+
+// manifest is one that users saw.
+type manifest struct {
+	handoff.Manifest
+	tag int
+}
+
+// call is a control call that waits for its answer.
+type call struct {
+	at    *sidecar
+	kind  string
+	man   manifest
+	tries int
+}
+
+// text returns the first n tokens of a text.
+func text(t int, n int32) []int32 { return texts[t][:n] }
+
+const (
+	numTexts  = 6
+	maxTokens = 56
+)
+
+var texts = func() (out [numTexts][]int32) {
+	for t := range out {
+		out[t] = make([]int32, maxTokens)
+		for i := range out[t] {
+			out[t][i] = int32(t)
+		}
+	}
+	return out
+}()
+
+// request makes a prompt arrive at a source group.
+func (w *world) request(g *group) {
+	g.labels++
+	p := prompt{g: g, label: fmt.Sprint(g.name, g.labels), text: w.r.IntN(numTexts), tokens: int32(16 + w.r.IntN(maxTokens-16)), copies: 1}
+	if w.chance(30) {
+		p.copies = 2
+	}
+	if w.chance(20) {
+		p.hold = w.between(time.Second, 30*time.Second)
+	}
+	if old := len(w.prompts) - 1; old > 0 && w.prompts[old].g == g && w.chance(20) {
+		p.label = w.prompts[old].label // preempted, or a retry under its own name
+		w.hit(SameLabel)
+	}
+	tag := len(w.prompts)
+	w.prompts = append(w.prompts, p)
+	when := w.between(0, 20*time.Millisecond)
+	if w.chance(30) {
+		w.prompts[tag].early = true
+		w.announce(g, p.label)
+		when = w.between(0, 2*time.Second)
+		if w.chance(15) {
+			w.hit(NeverExported)
+			return
+		}
+	}
+	w.after(when, nil, func() {
+		g.wanted = append(g.wanted, tag)
+		g.kick()
+	})
+}
+
+func (w *world) announce(g *group, label string) {
+	if e := g.seats[0].eng; e != nil && !e.dead && e.conn != nil && e.conn.ready {
+		e.conn.say(handoff.Announce{Label: label})
+	}
+}
+
+// export pins what waits, on every rank, if it fits; in a step, so that allocators stay
+// mirrored.
+func (g *group) export() {
+	w := g.w
+	for _, tag := range slices.Clone(g.wanted) {
+		p := &w.prompts[tag]
+		g.wanted = slices.DeleteFunc(g.wanted, func(o int) bool { return o == tag })
+		if g.pinned(tag) || p.tries > 30 {
+			continue
+		}
+		p.tries++
+		w.after(w.between(10*time.Millisecond, 400*time.Millisecond), nil, func() {
+			if !p.shown && w.prompts[tag].tries > 0 {
+				g.wanted = append(g.wanted, tag)
+				g.kick()
+			}
+		})
+	}
+}
+
+// pinned exports one prompt and says whether it did.
+func (g *group) pinned(tag int) bool {
+	w, p := g.w, g.w.prompts[tag]
+	for _, s := range g.seats {
+		if e := s.eng; e.conn == nil || e.conn.closed || !e.conn.ready || e.applied != g.seats[0].eng.applied || e.has(p.label) {
+			return false
+		}
+	}
+	x := handoff.Export{Label: p.label, Tokens: p.tokens, Position: p.tokens, Copies: p.copies, MaxHold: p.hold}
+	for _, s := range g.seats {
+		e := s.eng
+		if x.Blocks, x.Slot = e.take(int(p.tokens+blockTokens-1)/blockTokens, exported|uint64(tag), p.label); x.Blocks == nil {
+			if s.rank > 0 {
+				w.fail("group %s: rank %d has no room where rank 0 has", g.name, s.rank)
+			}
+			return false
+		}
+		for i := range e.cells {
+			if c := &e.cells[i]; c.own == exported|uint64(tag) {
+				for u := range c.holds {
+					c.holds[u] = uint32(tag)
+				}
+			}
+		}
+		x.Resume = handoff.Resume{}
+		if s.rank == 0 {
+			x.Resume.Tokens = []int32{int32(tag)}
+		}
+		e.conn.say(x)
+	}
+	return true
+}
+
+// tagged finds the newest prompt of a group's label.
+func (w *world) tagged(g *group, label string) int {
+	for tag := len(w.prompts) - 1; tag > 0; tag-- {
+		if p := &w.prompts[tag]; p.g == g && p.label == label {
+			return tag
+		}
+	}
+	return 0
+}
+
+// show is a manifest that users come to see: some of them import it.
+func (w *world) show(m handoff.Manifest, g *group) {
+	tag := w.tagged(g, m.Label)
+	if m.Tokens > 0 {
+		w.prompts[tag].shown = true
+	}
+	if slices.ContainsFunc(w.shown, func(o manifest) bool { return o.ID == m.ID }) {
+		return
+	}
+	man := manifest{m, tag}
+	w.shown = append(w.shown, man)
+	if w.chance(10) {
+		w.hit(NeverImported)
+		return
+	}
+	p := &w.prompts[tag]
+	for range int(p.copies) + w.r.IntN(2) {
+		wait := w.between(0, 30*time.Millisecond)
+		if w.chance(20) {
+			wait = w.between(0, 15*time.Second)
+		}
+		w.after(wait, nil, func() { w.importInto(w.sink(), man, 0) })
+	}
+	if w.chance(6) {
+		w.after(w.between(0, 300*time.Millisecond), nil, func() { w.release(man, g) })
+	}
+}
+
+// sink is some importing group.
+func (w *world) sink() *group { return w.groups[w.srcs+w.r.IntN(len(w.groups)-w.srcs)] }
+
+// noticed is what control planes hear.
+func (w *world) noticed(n *sidecar, t machine.Notice) {
+	switch t.Kind {
+	case machine.NoticeAnnounced, machine.NoticeExported:
+		w.show(*t.Manifest, n.g)
+	}
+}
+
+// importInto asks a group to bring a hand-off in: by a control call, or by its engine.
+func (w *world) importInto(g *group, m manifest, tries int) {
+	n := g.seats[0].side
+	if n == nil {
+		return
+	}
+	p := w.prompts[m.tag]
+	im := handoff.Import{Manifest: m.Manifest, Tokens: text(p.text, p.tokens), Label: fmt.Sprint("i", m.ID.Group, m.ID.N, ".", m.ID.Leader)}
+	if w.chance(2) {
+		w.hit(WrongKey)
+		im.Manifest.Key[3] ^= 1
+		im.Label += "x"
+	}
+	if w.chance(10) {
+		im.Deadline = w.between(10*time.Millisecond, 2*time.Second)
+	}
+	e := g.seats[0].eng
+	switch {
+	case w.chance(25) && e != nil && e.conn != nil && e.conn.ready && !e.conn.closed:
+		if !slices.Contains(e.imports, im.Label) {
+			e.imports = append(e.imports, im.Label)
+			e.conn.say(im)
+		}
+		if w.chance(20) {
+			w.after(w.between(0, 100*time.Millisecond), nil, func() {
+				w.hit(EngineAborts)
+				e.conn.say(handoff.AbortImport{Label: im.Label})
+			})
+		}
+	default:
+		w.ask(n, &call{at: n, kind: "import", man: m, tries: tries}, func(c machine.Call) machine.Event { return machine.Import{Call: c, Import: im} })
+		if w.chance(10) {
+			w.hit(AskedTwice)
+			w.ask(n, &call{at: n, kind: "import", man: m, tries: 9}, func(c machine.Call) machine.Event { return machine.Import{Call: c, Import: im} })
+		}
+	}
+	if w.chance(15) {
+		wait := w.between(0, 40*time.Millisecond)
+		if w.chance(50) {
+			wait = w.between(0, 3*time.Second)
+		}
+		w.after(wait, nil, func() { w.abort(g, m) })
+	}
+}
+
+// ask puts a control call.
+func (w *world) ask(n *sidecar, c *call, event func(machine.Call) machine.Event) {
+	w.lastC++
+	id := w.lastC
+	w.calls[id] = c
+	w.after(w.transit(), n, func() { n.step(event(id)) })
+}
+
+func (w *world) abort(g *group, m manifest) {
+	if n := g.seats[0].side; n != nil {
+		w.hit(Aborted)
+		w.ask(n, &call{at: n, kind: "abort", man: m}, func(c machine.Call) machine.Event { return machine.Abort{Call: c, ID: m.ID} })
+	}
+}
+
+// release gives a hand-off up: by a control plane, or by its engine.
+func (w *world) release(m manifest, g *group) {
+	w.hit(Released)
+	if e := g.seats[0].eng; e != nil && w.chance(40) {
+		e.conn.say(handoff.ReleaseExport{Label: m.Label})
+		return
+	}
+	if n := g.seats[0].side; n != nil {
+		w.ask(n, &call{at: n, kind: "release", man: m}, func(c machine.Call) machine.Event {
+			return machine.Release{Call: c, ID: m.ID, Key: m.Key}
+		})
+	}
+}
+
+// replied ends a call. An import that failed may go elsewhere.
+func (w *world) replied(f machine.Reply) {
+	c := w.calls[f.Call]
+	if c == nil {
+		w.fail("call %d is answered, and nobody waits for it", f.Call)
+		return
+	}
+	delete(w.calls, f.Call)
+	switch {
+	case f.Err == nil && f.Imported.Label != "":
+		w.ok++
+	case c.kind == "import" && c.tries < 2 && w.chance(50):
+		w.hit(Rerouted)
+		w.after(w.between(0, 200*time.Millisecond), nil, func() { w.importInto(w.sink(), c.man, c.tries+1) })
+	}
+}
