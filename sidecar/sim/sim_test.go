@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	schedules = flag.Uint64("schedules", 3000, "schedules of TestSchedules")
+	schedules = flag.Uint64("schedules", 2000, "schedules of TestSchedules")
 	oneSeed   = flag.Uint64("seed", 0, "run and trace this schedule alone")
 )
 
