@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/bits"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,78 +53,88 @@ func Replay(seed uint64, trace io.Writer) string {
 	return w.bad
 }
 
+// runner is one Run.
+type runner struct {
+	o     Options
+	began time.Time
+	next  atomic.Uint64
+	stop  context.CancelFunc
+
+	mu    sync.Mutex // guards:
+	sum   Report
+	marks sketches
+}
+
 // Run plays schedules on several processors until they are done, ctx ends, or more than
 // Keep fail. Which schedules there are does not depend on how many processors do it.
 func Run(ctx context.Context, o Options) Report {
+	// Worlds are small and short-lived: with so little alive, the collector runs all the time.
+	defer debug.SetGCPercent(debug.SetGCPercent(2000))
+	r := &runner{o: o, began: time.Now()}
+	ctx, r.stop = context.WithCancel(ctx)
+	defer r.stop()
 	workers := o.Workers
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	var (
-		next  atomic.Uint64
-		mu    sync.Mutex // guards:
-		sum   Report
-		marks sketches
-		wg    sync.WaitGroup
-	)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	began := time.Now()
+	var wg sync.WaitGroup
 	for range workers {
-		wg.Go(func() {
-			var part Report
-			var seen sketches
-			flush := func() {
-				mu.Lock()
-				defer mu.Unlock()
-				sum.add(&part)
-				marks.add(&seen)
-				part = Report{}
-			}
-			defer flush()
-			for ctx.Err() == nil && (o.Limit == 0 || time.Since(began) < o.Limit) {
-				i := next.Add(1) - 1
-				if o.Schedules > 0 && i >= o.Schedules {
-					return
-				}
-				part.play(o.Seed+i, &seen)
-				if len(part.Failures) > 0 {
-					flush()
-					mu.Lock()
-					if len(sum.Failures) > o.Keep {
-						stop()
-					}
-					mu.Unlock()
-				} else if i%256 == 0 {
-					flush()
-				}
-			}
-		})
-	}
-	report := func() Report {
-		mu.Lock()
-		defer mu.Unlock()
-		r := sum
-		r.Failures = append([]Failure(nil), sum.Failures...)
-		r.Elapsed, r.Distinct, r.Histories = time.Since(began), marks.states.count(), marks.ends.count()
-		return r
+		wg.Go(func() { r.work(ctx) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	if o.Progress == nil {
 		<-done
-		return report()
+		return r.report()
 	}
 	t := time.NewTicker(max(o.Every, time.Second))
 	defer t.Stop()
 	for {
 		select {
 		case <-done:
-			return report()
+			return r.report()
 		case <-t.C:
-			o.Progress(report())
+			o.Progress(r.report())
 		}
 	}
+}
+
+// work plays one schedule after the other.
+func (r *runner) work(ctx context.Context) {
+	var part Report
+	var seen sketches
+	defer func() { r.flush(&part, &seen) }()
+	for ctx.Err() == nil && (r.o.Limit == 0 || time.Since(r.began) < r.o.Limit) {
+		i := r.next.Add(1) - 1
+		if r.o.Schedules > 0 && i >= r.o.Schedules {
+			return
+		}
+		part.play(r.o.Seed+i, &seen)
+		if i%256 == 0 || len(part.Failures) > 0 {
+			r.flush(&part, &seen)
+		}
+	}
+}
+
+// flush brings what a worker found to the sum.
+func (r *runner) flush(part *Report, seen *sketches) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sum.add(part)
+	r.marks.add(seen)
+	*part = Report{}
+	if len(r.sum.Failures) > r.o.Keep {
+		r.stop()
+	}
+}
+
+func (r *runner) report() Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sum := r.sum
+	sum.Failures = slices.Clone(sum.Failures)
+	sum.Elapsed, sum.Distinct, sum.Histories = time.Since(r.began), r.marks.states.count(), r.marks.ends.count()
+	return sum
 }
 
 // play adds one schedule.
