@@ -135,8 +135,8 @@ func (r *Rank) admit(d handoff.Decision) error {
 // drop ends an import. Its memory stays out of use until ReleaseQuarantine.
 func (r *Rank) drop(d handoff.Decision) error {
 	q := r.imports[d.Of]
-	if q == nil {
-		return nil // its Reserve held nothing
+	if q == nil || q.dropped {
+		return nil // its Reserve held nothing, or it was dropped before
 	}
 	q.dropped = true
 	return r.pool.Drop(q.hold)

@@ -57,7 +57,8 @@ type Importer struct {
 	Leader   Incarnation
 }
 
-// Attempt numbers the tries of an importer, from 1, over all its hand-offs.
+// Attempt numbers the tries of an importer over all its hand-offs. It starts from the
+// leader's incarnation, so that an answer to a leader is not taken by its successor.
 type Attempt uint64
 
 // PinID numbers the pins of one sidecar incarnation. Generation counts how often

@@ -113,6 +113,8 @@ func (l *Leader) Reserve(n uint64, now time.Duration) {
 	l.ReserveN = n
 	l.enter(Granting, now)
 	clear(l.reserved)
+	clear(l.landed)
+	clear(l.quiet)
 }
 
 // Granted takes a rank's Reserved. done: every rank answered; full: none holds

@@ -182,7 +182,7 @@ func TestLeaderLandsEarly(t *testing.T) {
 }
 
 func TestSequence(t *testing.T) {
-	q := NewSequence(2)
+	q := NewSequence(0, make([]uint64, 2), make([]uint64, 2))
 	for range 3 {
 		q.Next()
 	}

@@ -10,9 +10,10 @@ type Sequence struct {
 	held, applied []uint64 // by rank
 }
 
-// NewSequence starts at decision 1 for a group of ranks.
-func NewSequence(ranks int32) *Sequence {
-	return &Sequence{held: make([]uint64, ranks), applied: make([]uint64, ranks)}
+// NewSequence goes on after decision n, of which each rank holds and applied so many:
+// nothing of nothing at the first roster of a launch. The slices become the sequence's.
+func NewSequence(n uint64, held, applied []uint64) *Sequence {
+	return &Sequence{n: n, through: slices.Min(held), held: held, applied: applied}
 }
 
 // Next mints a number.
@@ -39,6 +40,12 @@ func (q *Sequence) Held(rank int, n uint64) (through uint64, grew bool) {
 func (q *Sequence) Stated(rank int, held, applied uint64) bool {
 	return rank >= 0 && rank < len(q.held) && held <= q.n && applied <= held && held >= q.held[rank] && applied >= q.applied[rank]
 }
+
+// N is the newest number.
+func (q *Sequence) N() uint64 { return q.n }
+
+// HeldBy is the newest number that a rank of the group holds.
+func (q *Sequence) HeldBy(rank int) uint64 { return q.held[rank] }
 
 // AllHeld is the newest number that every rank holds.
 func (q *Sequence) AllHeld() uint64 { return slices.Min(q.held) }

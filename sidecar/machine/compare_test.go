@@ -84,22 +84,6 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 }
 
-// A leader that restarts cannot lead a rank that holds its predecessor's decisions.
-func TestEarlierLeader(t *testing.T) {
-	w := pair(t, 1, 2)
-	d, d1 := w.at("d", 0), w.at("d", 1)
-	n := &node{w: w, self: d.self, up: map[handoff.Member]bool{}, open: map[uint64]bool{}, m: New(d.m.cfg)}
-	w.nodes[d.self] = n
-	n.step(Found{w.records})
-	n.attach(d.eng.attach)
-	w.run()
-	n.step(PeerUp{d1.self})
-	n.step(FromPeer{d1.self, handoff.Join{Attach: d1.eng.attach, Held: 2, Applied: 2}})
-	if len(n.closed) != 1 || !errors.Is(n.closed[0], handoff.ErrAttach) {
-		t.Fatalf("closed %v", n.closed)
-	}
-}
-
 // A rank that no leader reaches frees by itself: at its own deadline, a margin later.
 func TestRankDeadline(t *testing.T) {
 	w := pair(t, 2, 1)

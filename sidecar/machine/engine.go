@@ -5,7 +5,6 @@ import (
 
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
-	"github.com/batonkv/baton/transfer/layout"
 )
 
 // engine is the attached engine rank.
@@ -15,11 +14,13 @@ type engine struct {
 	fdKey   uint64
 	ready   bool            // BuffersReady came
 	mapped  bool            // the mover reaches its buffers
+	stated  uint64          // decisions that it held when it attached
 	decided uint64          // the last decision that was passed on
 	held    uint64          // as the engine's client says
 	applied uint64          // as the engine says
 	asked   map[uint64]bool // Reserve decisions that it has not answered
 	freeing freeing
+	tail    handoff.Tail
 }
 
 func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
@@ -40,7 +41,7 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		m.do(MapBuffers{s, m.engine.fdKey, m.engine.attach.Buffers})
 		return
 	}
-	if !m.engine.mapped {
+	if !m.engine.mapped && !early(msg) {
 		m.do(CloseEngine{s, fmt.Errorf("%w: %T before the buffers are mapped: wait for MoverStarted", handoff.ErrEngine, msg)})
 		return
 	}
@@ -69,6 +70,16 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 	}
 }
 
+// early reports whether msg may come before the buffers are mapped: an engine that attaches
+// again goes on with its steps, and says what it applied in them.
+func early(msg handoff.FromEngine) bool {
+	switch msg.(type) {
+	case handoff.Held, handoff.Applied, handoff.Reserved, handoff.Fenced:
+		return true
+	}
+	return false
+}
+
 // heldApplied passes on what the engine says of decisions, if it can be true.
 func (m *Machine) heldApplied(s Session, held, applied uint64) {
 	e := m.engine
@@ -84,63 +95,10 @@ func (m *Machine) heldApplied(s Session, held, applied uint64) {
 	if applied != e.applied {
 		e.applied = applied
 		e.freeing.applied(applied)
+		e.tail.Applied(applied)
 		m.toLeader(handoff.RankApplied{N: applied})
 	}
 }
-
-// attach takes the first message of a session.
-func (m *Machine) attach(s Session, a handoff.Attach) {
-	if err := m.checkAttach(a); err != nil {
-		m.do(CloseEngine{s, err})
-		return
-	}
-	m.engine = &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}, freeing: freeing{}}
-	m.do(ExpectBuffers{s, m.engine.fdKey, len(a.Buffers)},
-		ToEngine{s, handoff.Attached{Incarnation: m.cfg.Self.Incarnation, FDKey: m.engine.fdKey}})
-}
-
-func (m *Machine) checkAttach(a handoff.Attach) error {
-	self := m.cfg.Self
-	switch {
-	case m.engine != nil:
-		return fmt.Errorf("%w: rank %d of group %s has a live engine session: stop that engine first", handoff.ErrAttached, self.Rank, self.Group)
-	case a.Group != self.Group:
-		return fmt.Errorf("%w: group is %q, this sidecar serves %q", handoff.ErrAttach, a.Group, self.Group)
-	case a.Rank != self.Rank:
-		return fmt.Errorf("%w: rank is %d, this sidecar serves rank %d", handoff.ErrAttach, a.Rank, self.Rank)
-	case a.Ranks < 1 || int32(a.Rank) >= a.Ranks || a.Ranks > maxRanks:
-		return fmt.Errorf("%w: ranks is %d: want 1 to %d, and more than rank %d", handoff.ErrAttach, a.Ranks, maxRanks, a.Rank)
-	case a.Instance == 0:
-		return fmt.Errorf("%w: group_instance is 0: want a random number, equal on all ranks of one launch", handoff.ErrAttach)
-	case a.Capacity.BlockTokens < 1:
-		return fmt.Errorf("%w: capacity.block_tokens is %d", handoff.ErrAttach, a.Capacity.BlockTokens)
-	case a.Held > 0 || a.Applied > 0 || len(a.Pins) > 0:
-		return fmt.Errorf("%w: the engine holds decisions or pins of an earlier session: relaunch the group", handoff.ErrAttach)
-	case m.openTickets() > 0:
-		return fmt.Errorf("%w: copies into the previous engine's memory are not finished: attach again", handoff.ErrAttach)
-	}
-	lens := make([]int64, 0, len(a.Buffers))
-	for i, b := range a.Buffers {
-		if b.ID != uint32(i) || b.Len <= 0 || b.Off < 0 {
-			return fmt.Errorf("%w: buffer %d: id %d, off %d, len %d: want ids from 0 and positive lengths", handoff.ErrAttach, i, b.ID, b.Off, b.Len)
-		}
-		lens = append(lens, b.Len)
-	}
-	for _, sh := range a.Shards {
-		if sh.Rank != a.Rank {
-			return fmt.Errorf("%w: a shard names rank %d, the attaching rank is %d", handoff.ErrAttach, sh.Rank, a.Rank)
-		}
-	}
-	if err := a.Model.Layout.Check(a.Shards); err != nil {
-		return fmt.Errorf("%w: %w", handoff.ErrAttach, err)
-	}
-	if err := layout.CheckMemory(a.Model.Layout, a.Shards, lens); err != nil {
-		return fmt.Errorf("%w: %w", handoff.ErrAttach, err)
-	}
-	return nil
-}
-
-const maxRanks = 1024
 
 // mapped: the mover reaches the engine's memory; the rank can join its group.
 func (m *Machine) mapped(e Mapped) {
@@ -164,9 +122,11 @@ func (m *Machine) mapped(e Mapped) {
 	m.joinLeader()
 }
 
-// joinLeader states what this rank holds, once per leader session.
+// joinLeader states what this rank has, once per leader session. The leader is the one
+// that discovery shows: from here on another one is not heard any more, and its session
+// ends, so that it takes nothing for a group that has left it.
 func (m *Machine) joinLeader() {
-	if m.engine == nil || !m.engine.mapped || m.joined {
+	if m.engine == nil || !m.engine.mapped {
 		return
 	}
 	l := m.cfg.Self
@@ -176,33 +136,34 @@ func (m *Machine) joinLeader() {
 			return
 		}
 	}
-	if m.member != nil && m.member.Members[0] != l {
-		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: the leader of group %s, rank 0's sidecar, restarted: relaunch the group", handoff.ErrPeer, l.Group)})
+	switch {
+	case m.joined && m.boss == l:
 		return
-	}
-	if !m.leads() && !m.up(l) {
+	case !m.leads() && !m.up(l):
 		m.want(l)
 		return
 	}
-	a := m.engine.attach
-	a.Buffers = nil
-	j := handoff.Join{Attach: a, Held: m.engine.held, Applied: m.engine.applied}
-	for _, p := range m.sortedPins() {
-		j.Pins = append(j.Pins, p.Info)
+	if m.boss != l {
+		if m.up(m.boss) {
+			m.do(ClosePeer{m.boss})
+		}
+		m.member = nil
 	}
 	m.joined, m.boss = true, l
-	m.do(ToPeer{l, j})
+	m.do(ToPeer{l, m.statement()})
 }
 
 // engineDown forgets the engine. Its imports fail, its tickets end by themselves,
 // and its buffers stay mapped until they have. Sessions end: who mapped its memory
-// must not read it for a later engine's, and the leader learns that this rank left.
+// must not read it for a later engine's, the leader learns that this rank left, and the
+// ranks of a leader state anew what they have.
 func (m *Machine) engineDown(s Session) {
 	if m.engine == nil || m.engine.session != s {
 		return
 	}
 	m.engine, m.joined, m.member = nil, false, nil
 	clear(m.pins)
+	clear(m.kept)
 	for _, n := range m.sortedDests() {
 		d := m.dests[n]
 		d.Fail("the engine rank is gone")
@@ -219,7 +180,7 @@ func (m *Machine) engineDown(s Session) {
 		m.memberDown(m.cfg.Self)
 	}
 	for _, p := range m.sortedPeers() {
-		if m.up(p) && (p.Group != m.cfg.Self.Group || !m.leads()) {
+		if m.up(p) {
 			m.do(ClosePeer{p})
 		}
 	}

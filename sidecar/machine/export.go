@@ -80,7 +80,7 @@ func (m *Machine) export(e handoff.Export) {
 	}
 	m.lastPin++
 	p := &handoff.Pin{Label: e.Label, Deadline: m.now + m.cfg.MaxHold + m.cfg.Margin, Info: handoff.PinInfo{
-		Rank: m.cfg.Self.Rank, Pin: m.lastPin, Generation: 1, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
+		Rank: m.cfg.Self.Rank, Pin: m.lastPin, Generation: m.attaches, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
 	m.pins[m.lastPin] = p
 	if m.leads() {
 		s, err := m.source(e.Label)
@@ -114,8 +114,10 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
 	case m.otherWeights(e.WeightsEpoch):
 		return fmt.Errorf("%w: %q was made by weights of epoch %d, group %s is at %d", handoff.ErrWeights, e.Label, e.WeightsEpoch, m.cfg.Self.Group, m.epoch())
-	case len(m.pins) >= m.cfg.MaxSources:
-		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, len(m.pins))
+	case len(m.pins)+len(m.kept) >= m.cfg.MaxSources:
+		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, len(m.pins)+len(m.kept))
+	case m.kept[e.Label] > 0:
+		return fmt.Errorf("%w: label %q is pinned since before the engine attached", handoff.ErrEngine, e.Label)
 	}
 	for _, p := range m.pins {
 		if p.Label == e.Label {
@@ -177,13 +179,11 @@ func (m *Machine) manifest(s *held) handoff.Manifest {
 	return man
 }
 
-// freePin forgets a rank's pin by its leader's Free.
-func (m *Machine) freePin(id handoff.ID, label string) {
-	for n, p := range m.pins {
-		if p.ID == id || p.ID == (handoff.ID{}) && p.Label == label {
-			delete(m.pins, n)
-		}
-	}
+// freePin forgets a rank's pin by its leader's Free. A label is pinned once at a time, and
+// what is freed may be of a leader before this one, whose ids nobody knows any more.
+func (m *Machine) freePin(label string) {
+	maps.DeleteFunc(m.pins, func(_ handoff.PinID, p *handoff.Pin) bool { return p.Label == label })
+	delete(m.kept, label)
 }
 
 // unpin frees a pin whose lease the leader does not hold, outside the group's order.
@@ -200,12 +200,21 @@ func (m *Machine) expirePins() {
 	for _, p := range m.pins {
 		due = due || p.Deadline <= m.now
 	}
+	for _, at := range m.kept {
+		due = due || at <= m.now
+	}
 	if !due {
 		return
 	}
 	for _, p := range m.sortedPins() {
 		if p.Deadline <= m.now {
 			m.unpin(handoff.Unpin{ID: p.ID, Pin: p.Info.Pin})
+		}
+	}
+	for _, l := range slices.Sorted(maps.Keys(m.kept)) {
+		if m.kept[l] <= m.now {
+			delete(m.kept, l)
+			m.toEngine(handoff.UnpinExport{Label: l})
 		}
 	}
 }

@@ -164,14 +164,22 @@ func TestExportCrossesFree(t *testing.T) {
 // What cannot be mirrored any more ends with a reason on rank 0's engine.
 func TestHopelessLaunch(t *testing.T) {
 	for name, c := range map[string]struct {
-		join func(*handoff.Join, *handoff.Member)
+		join func(*handoff.Join)
 		want error
 	}{
-		"another process": {func(_ *handoff.Join, p *handoff.Member) { p.Incarnation++ }, handoff.ErrAttach},
-		"forgot":          {func(j *handoff.Join, _ *handoff.Member) { j.Held, j.Applied = 0, 0 }, handoff.ErrAttach},
-		"claims more":     {func(j *handoff.Join, _ *handoff.Member) { j.Held = 99 }, handoff.ErrAttach},
-		"another model":   {func(j *handoff.Join, _ *handoff.Member) { j.Attach.Model.Name = "x" }, handoff.ErrModel},
-		"other weights":   {func(j *handoff.Join, _ *handoff.Member) { j.Attach.Model.WeightsEpoch = 9 }, handoff.ErrWeights},
+		"forgot": {func(j *handoff.Join) {
+			j.Held, j.Applied, j.Attach.Held, j.Attach.Applied, j.Attach.Decisions = 0, 0, 0, 0, nil
+		}, handoff.ErrAttach},
+		"claims more": {func(j *handoff.Join) {
+			j.Attach.Decisions = append(j.Attach.Decisions, handoff.Decision{N: 3, Kind: handoff.Free, Label: "x"})
+			j.Held, j.Attach.Held = 3, 3
+		}, handoff.ErrAttach},
+		"another model":   {func(j *handoff.Join) { j.Attach.Model.Name = "x" }, handoff.ErrModel},
+		"another size":    {func(j *handoff.Join) { j.Attach.Ranks = 3 }, handoff.ErrAttach},
+		"unequal blocks":  {func(j *handoff.Join) { j.Attach.Capacity.BlockTokens = 32 }, handoff.ErrAttach},
+		"other weights":   {func(j *handoff.Join) { j.Attach.Model.WeightsEpoch = 9 }, handoff.ErrWeights},
+		"goes on":         {func(*handoff.Join) {}, nil},
+		"applied by less": {func(j *handoff.Join) { j.Applied, j.Attach.Applied = 1, 1 }, handoff.ErrAttach},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := pair(t, 1, 2)
@@ -179,11 +187,14 @@ func TestHopelessLaunch(t *testing.T) {
 			w.run()
 			d, d1 := w.at("d", 0), w.at("d", 1)
 			d.step(PeerDown{d1.self, errors.New("cut")})
-			j, from := handoff.Join{Attach: d1.eng.attach, Held: 2, Applied: 2}, d1.self
-			c.join(&j, &from)
-			d.step(PeerUp{from})
-			d.step(FromPeer{from, j})
-			if len(d.closed) != 1 || !errors.Is(d.closed[0], c.want) {
+			j := d1.m.statement()
+			c.join(&j)
+			d.step(PeerUp{d1.self})
+			d.step(FromPeer{d1.self, j})
+			switch {
+			case c.want == nil && (len(d.closed) > 0 || d.m.lead.roster == nil):
+				t.Fatalf("closed %v", d.closed)
+			case c.want != nil && (len(d.closed) != 1 || !errors.Is(d.closed[0], c.want)):
 				t.Fatalf("closed %v", d.closed)
 			}
 		})
@@ -207,8 +218,8 @@ func TestForeignWords(t *testing.T) {
 	n := w.at("p", 0)
 	n.step(EngineDown{n.eng.session})
 	a := n.eng.attach
-	a.Held = 3
+	a.Held = 3 // and states none of them
 	if n.step(FromEngine{5, a}); len(n.closed) != 1 || !errors.Is(n.closed[0], handoff.ErrAttach) {
-		t.Errorf("an engine with a past attaches: %v", n.closed)
+		t.Errorf("an engine that lost its decisions attaches: %v", n.closed)
 	}
 }

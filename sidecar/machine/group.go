@@ -23,13 +23,15 @@ type leader struct {
 	attempts handoff.Attempt
 	weights  weights
 	freed    bool      // room came back while a Reserve was under way
+	waits    bool      // the head of the queue waits for a Reserve to be applied
 	done     []Outcome // the last finished imports, oldest first
 	groups   map[handoff.Member]*sourceGroup
 	shown    map[handoff.Member]map[handoff.Digest]bool // geometries that a rank was sent
 }
 
 type join struct {
-	from handoff.Member
+	from  handoff.Member
+	fresh bool // since the roster stood last
 	handoff.Join
 }
 
@@ -104,17 +106,8 @@ func (m *Machine) roster(p handoff.Member, r handoff.Roster) {
 		m.refuse(p, r, Malformed)
 		return
 	}
-	again := m.member != nil
 	m.member = &r
-	if !again {
-		return
-	}
-	m.toLeader(handoff.RankHeld{N: m.engine.held})
-	m.toLeader(handoff.RankApplied{N: m.engine.applied})
-	for _, n := range m.sortedDests() {
-		m.dests[n].Restate()
-		m.report(m.dests[n])
-	}
+	m.restate()
 }
 
 func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
@@ -158,14 +151,23 @@ func (m *Machine) advertise() {
 
 // decision is the leader's word at one rank: the sidecar's part first, so that a
 // Check never says yes for memory that the engine may reuse. One that came before is
-// sent again by a leader that cannot know; the memory rule does not rest on the leader
-// alone, so what breaks it ends the engine's session instead of reaching the engine.
+// sent again by a leader that cannot know, and one after a gap means that a word was lost:
+// stating anew what is here brings it. The memory rule does not rest on the leader
+// alone, so what breaks it ends the engine's session instead of reaching the engine; of
+// imports from before the engine attached, nothing is left here that could tell.
 func (m *Machine) decision(d handoff.Decision) {
 	if m.engine == nil || d.N <= m.engine.decided {
 		return
 	}
+	if d.N != m.engine.decided+1 {
+		m.refuse(m.boss, d, Malformed)
+		m.do(ClosePeer{m.boss})
+		return
+	}
 	m.engine.decided = d.N
-	if dest := m.dests[d.Of]; d.Kind == handoff.Admit && (dest == nil || dest.State() != handoff.Good) ||
+	dest := m.dests[d.Of]
+	kept := dest == nil && d.Of > 0 && d.Of <= m.engine.stated
+	if d.Kind == handoff.Admit && !kept && (dest == nil || dest.State() != handoff.Good) ||
 		d.Kind == handoff.ReleaseQuarantine && dest != nil && !dest.Quiet() {
 		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: decision %d (%v) is about memory that is not ready for it", handoff.ErrEngine, d.N, d.Kind)})
 		return
@@ -179,11 +181,12 @@ func (m *Machine) decision(d handoff.Decision) {
 	case handoff.Drop:
 		m.dropDest(d)
 	case handoff.Free:
-		m.freePin(d.ID, d.Label)
+		m.freePin(d.Label)
 		m.engine.freeing[d.Label] = d.N
 	case handoff.SetWeightsEpoch:
 		m.engine.attach.Model.WeightsEpoch = d.WeightsEpoch
 	}
+	m.engine.tail = m.engine.tail.Add(d)
 	d.Members, d.Sources = nil, nil
 	m.toEngine(d)
 	if m.leads() && m.lead.roster != nil {

@@ -21,6 +21,9 @@ type importing struct {
 	safe     bool // it failed and the source is still held
 	hashes   []uint64
 	importer handoff.Importer
+	dropN    uint64 // its newest Drop
+	// recovered: a leader before this one began it, and only its end is awaited.
+	recovered bool
 }
 
 // maxCalls bounds the control calls that wait for one import.
@@ -58,6 +61,8 @@ func (m *Machine) startImport(im handoff.Import) (*importing, error) {
 			continue
 		}
 		switch old := i.Import; {
+		case i.recovered && old.Manifest.ID == im.Manifest.ID:
+			return nil, fmt.Errorf("%w: the import of %v ends as a leader before this one decided", handoff.ErrInDoubt, i.ID())
 		case old.Manifest.ID != im.Manifest.ID || old.Manifest.Key != im.Manifest.Key || !slices.Equal(old.Tokens, im.Tokens):
 			return nil, fmt.Errorf("%w: label %q names another import under way", handoff.ErrUnknown, im.Label)
 		case len(i.calls) >= maxCalls || i.doubted:
@@ -169,11 +174,23 @@ func (m *Machine) sourceDown(p handoff.Member) {
 
 func (m *Machine) importOf(id handoff.ID, a handoff.Attempt) *importing {
 	for _, i := range m.lead.imports {
-		if i.ID() == id && i.Attempt == a {
+		if i.ID() == id && i.Attempt == a && !i.recovered {
 			return i
 		}
 	}
 	return nil
+}
+
+// roster reports whether ms are a group that p leads, one for each rank, in order. Its
+// processes may be others than those whose geometry is known: the plan, which both sides
+// compare, says that their shards are the same.
+func roster(p handoff.Member, ms []handoff.Member) bool {
+	for i, o := range ms {
+		if o.Group != p.Group || int(o.Rank) != i || i == 0 && o != p {
+			return false
+		}
+	}
+	return true
 }
 
 // opened takes the source's answer and queues the import for blocks.
@@ -186,7 +203,7 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 	err := i.Answered(o, m.now)
 	if g := m.lead.groups[p]; err == nil && o.Status == handoff.OK {
 		switch {
-		case g == nil || !slices.Equal(o.Members, g.geometry.Members) || len(o.Pins) != len(o.Members):
+		case g == nil || len(o.Members) != len(g.geometry.Members) || len(o.Pins) != len(o.Members) || !roster(p, o.Members):
 			delete(m.lead.groups, p)
 			err = fmt.Errorf("%w: the roster of group %s changed", handoff.ErrGone, p.Group)
 		case slices.ContainsFunc(o.Pins, func(x handoff.PinInfo) bool {
@@ -238,7 +255,9 @@ func (m *Machine) reserveNext() {
 		case handoff.Granting:
 			return
 		case handoff.Waiting:
-			m.reserve(i)
+			if m.lead.waits = !m.mayReserve(); !m.lead.waits {
+				m.reserve(i)
+			}
 			return
 		}
 	}

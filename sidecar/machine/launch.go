@@ -11,16 +11,15 @@ import (
 )
 
 // launch is what a group's leader keeps of one engine launch from its first roster on.
-// It outlives a broken session within the group: the ranks that come back are the same
-// processes with the same engines, so the sequence goes on where it was. It ends with
-// the leader's own engine.
+// It outlives a broken session within the group and a sidecar that restarts on another
+// rank: the engines are the same, so the sequence goes on where it was. It ends with the
+// leader's own engine session; what comes after it is made from what all ranks state.
 type launch struct {
-	instance handoff.Instance
-	members  []handoff.Member
 	seq      *handoff.Sequence
 	log      []handoff.Decision // that some rank may not hold, oldest first
 	owed     []handoff.Decision // to be decided when the roster stands again
 	freeing  []freeing          // by rank
+	reserved uint64             // the newest Reserve
 }
 
 // freeing are the labels whose decision Free an engine has not applied, with its number.
@@ -32,9 +31,12 @@ func (f freeing) applied(n uint64) {
 }
 
 // join takes a rank's statement. The roster stands when every rank of one launch is here.
+// Of two live sidecars of a rank the one counts that discovery shows. The session of the
+// other ends: if it lives, and is the later one, it comes back when discovery shows it.
 func (m *Machine) join(p handoff.Member, j handoff.Join) {
 	a := j.Attach
-	if a.Group != m.cfg.Self.Group || a.Rank != p.Rank || a.Rank < 0 || a.Ranks < 1 || a.Ranks > maxRanks || int32(a.Rank) >= a.Ranks {
+	if a.Group != m.cfg.Self.Group || a.Rank != p.Rank || a.Rank < 0 || a.Ranks < 1 || a.Ranks > maxRanks || int32(a.Rank) >= a.Ranks ||
+		j.Held > a.Held || j.Applied > j.Held || checkStated(a) != nil {
 		m.refuse(p, j, Malformed)
 		return
 	}
@@ -42,21 +44,31 @@ func (m *Machine) join(p handoff.Member, j handoff.Join) {
 		m.refuse(p, j, Malformed)
 		return
 	}
+	if !m.shows(p) {
+		m.refuse(p, j, NotMember)
+		m.do(ClosePeer{p})
+		return
+	}
 	if o, ok := m.lead.joins[p.Rank]; ok && o.from != p {
-		// Two lives of one rank: the one that discovery shows stays. The session of the
-		// other ends: if it lives, it comes back.
-		if m.listed(o.from) {
-			m.refuse(p, j, NotMember)
-			m.do(ClosePeer{p})
-			return
-		}
 		m.do(ClosePeer{o.from})
 	}
 	if m.lead.roster != nil {
 		m.breakRoster(fmt.Errorf("%w: rank %d joined anew", handoff.ErrNotReady, p.Rank))
 	}
-	m.lead.joins[p.Rank] = join{p, j}
+	m.lead.joins[p.Rank] = join{from: p, Join: j, fresh: true}
 	m.form()
+}
+
+// shows reports whether discovery shows p for its rank, or nobody while no other is here.
+func (m *Machine) shows(p handoff.Member) bool {
+	if p == m.cfg.Self {
+		return true
+	}
+	if at, _, ok := m.lookup(p.Group, p.Rank); ok {
+		return at == p
+	}
+	j, here := m.lead.joins[p.Rank]
+	return !here || j.from == p
 }
 
 // form makes the roster if it can. What makes this launch hopeless is told to the
@@ -66,28 +78,31 @@ func (m *Machine) form() {
 		return
 	}
 	own := m.engine.attach
-	var joins []handoff.Join
-	members := make([]handoff.Member, own.Ranks)
+	var joins []join
 	for rank := range layout.Rank(own.Ranks) {
 		j, ok := m.lead.joins[rank]
 		if !ok || j.Attach.Instance != own.Instance {
 			return
 		}
-		joins, members[rank] = append(joins, j.Join), j.from
+		joins = append(joins, j)
 	}
-	if err := m.agree(joins, members); err != nil {
+	err := m.agree(joins)
+	var again handoff.Tail
+	if err == nil && m.lead.launch == nil {
+		again, err = m.startLaunch(joins)
+	}
+	if err == nil {
+		err = m.agreeWeights(joins)
+	}
+	if err != nil {
 		m.do(CloseEngine{m.engine.session, err})
 		return
 	}
-	if m.lead.launch == nil {
-		m.lead.launch = &launch{instance: own.Instance, members: members, seq: handoff.NewSequence(own.Ranks)}
-		for range members {
-			m.lead.launch.freeing = append(m.lead.launch.freeing, freeing{})
-		}
-		m.lead.weights = weights{epoch: own.Model.WeightsEpoch}
-	}
-	m.setRoster(joins, members)
+	m.setRoster(joins)
 	m.resume(joins)
+	m.recoverImports(again)
+	m.freeStated(joins)
+	m.endRecovered()
 	m.advertise()
 	m.publish(events.Ready, events.Event{})
 	m.do(Notify{Notice{Kind: NoticeReady}})
@@ -98,7 +113,7 @@ func (m *Machine) form() {
 }
 
 // agree says why ranks that are all here cannot work as one group.
-func (m *Machine) agree(joins []handoff.Join, members []handoff.Member) error {
+func (m *Machine) agree(joins []join) error {
 	own, l := m.engine.attach, m.lead.launch
 	for r, j := range joins {
 		a := j.Attach
@@ -110,15 +125,9 @@ func (m *Machine) agree(joins []handoff.Join, members []handoff.Member) error {
 				a.Model.Name, modelDigest(a.Model), own.Model.Name, modelDigest(own.Model))
 		case a.Weights != own.Weights:
 			return fmt.Errorf("%w: rank %d has weights policy %d, rank 0 %d", handoff.ErrAttach, r, a.Weights, own.Weights)
-		case a.Model.WeightsEpoch != own.Model.WeightsEpoch && (l == nil || j.Applied >= m.lead.weights.n): // else a decision brings it
-			return fmt.Errorf("%w: rank %d has %d, rank 0 %d", handoff.ErrWeights, r, a.Model.WeightsEpoch, own.Model.WeightsEpoch)
 		case a.Capacity.BlockTokens != own.Capacity.BlockTokens:
 			return fmt.Errorf("%w: rank %d has blocks of %d tokens, rank 0 of %d", handoff.ErrAttach, r, a.Capacity.BlockTokens, own.Capacity.BlockTokens)
-		case l == nil && (j.Held > 0 || j.Applied > 0):
-			return fmt.Errorf("%w: rank %d holds decisions of an earlier leader: relaunch the group", handoff.ErrAttach, r)
-		case l != nil && members[r] != l.members[r]:
-			return fmt.Errorf("%w: rank %d came back as another process: relaunch the group", handoff.ErrAttach, r)
-		case l != nil && r > 0 && !l.seq.Stated(r, j.Held, j.Applied):
+		case l != nil && j.fresh && (!l.seq.Stated(r, j.Held, j.Applied) || a.Held > l.seq.N()):
 			return fmt.Errorf("%w: rank %d holds %d decisions and applied %d, which is not what it said before: relaunch the group",
 				handoff.ErrAttach, r, j.Held, j.Applied)
 		}
@@ -126,27 +135,44 @@ func (m *Machine) agree(joins []handoff.Join, members []handoff.Member) error {
 	return nil
 }
 
-func (m *Machine) setRoster(joins []handoff.Join, members []handoff.Member) {
+// agreeWeights compares the weights of ranks that hold every decision: what the others
+// lack brings theirs.
+func (m *Machine) agreeWeights(joins []join) error {
+	l := m.lead.launch
+	for r, j := range joins {
+		if at := j.Attach.Model.WeightsEpoch; j.fresh && j.Attach.Held == l.seq.N() && at != m.lead.weights.epoch {
+			return fmt.Errorf("%w: rank %d has %d, the group %d", handoff.ErrWeights, r, at, m.lead.weights.epoch)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) setRoster(joins []join) {
 	own := m.engine.attach
-	g := handoff.Geometry{Group: m.cfg.Self.Group, Instance: own.Instance, Model: own.Model.Layout, Members: members}
+	g := handoff.Geometry{Group: m.cfg.Self.Group, Instance: own.Instance, Model: own.Model.Layout}
 	for _, j := range joins {
+		g.Members = append(g.Members, j.from)
 		g.Shards = append(g.Shards, j.Attach.Shards...)
 	}
-	m.lead.roster = &handoff.Roster{Instance: own.Instance, Members: members, Geometry: g}
+	m.lead.roster = &handoff.Roster{Instance: own.Instance, Members: g.Members, Geometry: g}
 	clear(m.lead.shown)
-	for _, p := range members {
+	for _, p := range g.Members {
 		m.do(ToPeer{p, *m.lead.roster})
 	}
 }
 
-// resume sends each rank the decisions that it may have missed, in order, decides what
-// is owed since the roster broke, and frees pins that no lease covers.
-func (m *Machine) resume(joins []handoff.Join) {
+// resume sends each rank the decisions that it may have missed, in order, and decides
+// what is owed since the roster broke.
+func (m *Machine) resume(joins []join) {
 	l := m.lead.launch
-	for r, j := range joins[1:] {
+	for r, j := range joins {
+		has := l.seq.HeldBy(r)
+		if j.fresh {
+			has = j.Attach.Held
+		}
 		for _, d := range l.log {
-			if d.N > j.Held {
-				m.do(ToPeer{l.members[r+1], d})
+			if d.N > has {
+				m.do(ToPeer{j.from, d})
 			}
 		}
 	}
@@ -154,14 +180,6 @@ func (m *Machine) resume(joins []handoff.Join) {
 	l.owed = nil
 	for _, d := range owed {
 		m.decideAll(d)
-	}
-	for r, j := range joins {
-		for _, p := range j.Pins {
-			m.do(ToPeer{l.members[r], handoff.Unpin{Pin: p.Pin}})
-		}
-		kept := m.lead.joins[layout.Rank(r)]
-		kept.Pins = nil // unpinned once
-		m.lead.joins[layout.Rank(r)] = kept
 	}
 }
 
@@ -193,11 +211,12 @@ func (m *Machine) breakRoster(why error) {
 	m.do(Notify{Notice{Kind: NoticeLost, Err: why}})
 }
 
-// endLaunch forgets a launch whose engine on rank 0 is gone: there is no memory of it
-// that decisions could still be about.
+// endLaunch forgets a launch whose engine session on rank 0 is over. If that engine lives
+// it comes back, and the launch is made anew from what every rank states then.
 func (m *Machine) endLaunch(why error) {
 	m.lead.launch = nil
 	m.answerWeights(fmt.Errorf("%w: %w", handoff.ErrInDoubt, why))
+	clear(m.lead.joins)
 	for _, i := range slices.Clone(m.lead.imports) {
 		if i.State() == handoff.Admitting {
 			m.failImport(i, fmt.Errorf("%w: %w", handoff.ErrInDoubt, why))
@@ -216,7 +235,14 @@ func (m *Machine) decideAll(d handoff.Decision) uint64 {
 		}
 		return 0
 	}
-	d.N, d.WeightsEpoch = l.seq.Next(), m.lead.weights.epoch
+	d.Settled, d.N = m.settled(), l.seq.Next()
+	switch i := m.importByReserve(d.Of); {
+	case d.Kind == handoff.Reserve:
+		l.reserved = d.N
+	case d.Kind == handoff.Drop && i != nil:
+		i.dropN = d.N
+	}
+	d.WeightsEpoch = m.lead.weights.epoch
 	l.log = append(l.log, d)
 	for r, p := range m.lead.roster.Members {
 		if d.Kind == handoff.Free {
@@ -225,6 +251,56 @@ func (m *Machine) decideAll(d handoff.Decision) uint64 {
 		m.do(ToPeer{p, d})
 	}
 	return d.N
+}
+
+// settled is the newest decision that nobody need keep: every rank applied it and all
+// before it, and no import that is still under way rests on one of them.
+func (m *Machine) settled() uint64 {
+	n := m.lead.launch.seq.AllApplied()
+	for _, i := range m.lead.imports {
+		if at := i.rests(); at > 0 {
+			n = min(n, at-1)
+		}
+	}
+	return n
+}
+
+// rests is the decision from which a leader that comes back can end i; 0: none is needed.
+func (i *importing) rests() uint64 {
+	switch s := i.State(); {
+	case s == handoff.Draining && i.dropN > 0:
+		return i.dropN
+	case s >= handoff.Granting && s <= handoff.Draining:
+		return i.ReserveN
+	}
+	return 0
+}
+
+// What the ranks keep for a recovery is bounded: an import whose copies never end is
+// dropped again from time to time, by a new number, and no Reserve is decided while much
+// more rests on older ones.
+const (
+	dropAgain = 4096
+	maxTail   = 2 * dropAgain
+)
+
+func (m *Machine) shortenTails() {
+	l := m.lead.launch
+	if m.lead.roster == nil || l.seq.N()-m.settled() < dropAgain {
+		return
+	}
+	for _, i := range m.lead.imports {
+		if i.dropN > 0 && i.State() == handoff.Draining && l.seq.N()-i.dropN > dropAgain/2 {
+			m.decideAll(handoff.Decision{Kind: handoff.Drop, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
+		}
+	}
+}
+
+// mayReserve reports whether another Reserve may be decided. One is on its way at a time,
+// so that its contents, which are large, are all that a rank may have to state of them.
+func (m *Machine) mayReserve() bool {
+	l := m.lead.launch
+	return l.reserved <= l.seq.AllApplied() && l.seq.N()-m.settled() < maxTail
 }
 
 // held takes how many decisions a rank's engine client holds.
@@ -242,9 +318,19 @@ func (m *Machine) held(rank layout.Rank, n uint64) {
 
 // applied takes what a rank's engine applied, and ends what all ranks have.
 func (m *Machine) applied(rank layout.Rank, n uint64) {
-	all := m.lead.launch.seq.Applied(int(rank), n)
+	m.lead.launch.seq.Applied(int(rank), n)
 	m.lead.launch.freeing[rank].applied(n)
-	m.weightsApplied(all)
+	m.weightsApplied(m.lead.launch.seq.AllApplied())
+	m.endApplied()
+	m.shortenTails()
+	if m.lead.waits && m.mayReserve() {
+		m.reserveNext()
+	}
+}
+
+// endApplied ends the imports whose Admit every rank applied.
+func (m *Machine) endApplied() {
+	all := m.lead.launch.seq.AllApplied()
 	for _, i := range slices.Clone(m.lead.imports) {
 		if i.Applied(all, m.now) {
 			m.admitted(i)

@@ -16,7 +16,7 @@ type Load struct {
 
 // Load returns what is under way.
 func (m *Machine) Load() Load {
-	l := Load{Imports: len(m.lead.imports), Labels: len(m.lead.labels), Pins: len(m.pins), Dests: len(m.dests), Tickets: len(m.tickets)}
+	l := Load{Imports: len(m.lead.imports), Labels: len(m.lead.labels), Pins: len(m.pins) + len(m.kept), Dests: len(m.dests), Tickets: len(m.tickets)}
 	for _, os := range m.lead.opens {
 		l.Opens += len(os)
 	}

@@ -33,7 +33,8 @@ type Config struct {
 	Margin      time.Duration // how much later than the leader a rank frees by itself
 	MaxHold     time.Duration // no renewal passes it, whatever Export asks
 	Deadline    time.Duration // of an import that brings none
-	Redial      time.Duration // pause between two dials of one peer
+	Redial      time.Duration // pause after a dial of a peer that failed; doubled each time,
+	RedialMax   time.Duration // up to this
 	MaxImports  int           // waiting and running; one more is ErrCapacity
 	MaxSources  int           // held labels; one more Export is refused. Also pins of one rank
 	Patience    time.Duration // for an answer to Done, and for Applied after Admit
@@ -54,6 +55,7 @@ func (c Config) Defaults() Config {
 	def(&c.MaxHold, 5*time.Minute)
 	def(&c.Deadline, 30*time.Second)
 	def(&c.Redial, 100*time.Millisecond)
+	def(&c.RedialMax, 5*time.Second)
 	def(&c.Patience, 10*time.Second)
 	def(&c.KeepSources, 2*time.Minute)
 	for p, v := range map[*int]int{&c.MaxImports: 1024, &c.MaxSources: 4096, &c.KeepDone: 1024, &c.KeepOver: 16384} {
@@ -70,11 +72,13 @@ type Machine struct {
 	now Now
 	out []Effect
 
-	engine  *engine // nil: none attached
-	unmap   Session // a gone engine's buffers, unmapped once quiet
-	records map[string]discovery.Record
-	peers   map[handoff.Member]*peer
-	links   map[handoff.Member]*link
+	engine *engine // nil: none attached
+	// attaches counts them: a pin of before one is told from a pin of after it.
+	attaches handoff.Generation
+	unmap    Session // a gone engine's buffers, unmapped once quiet
+	records  map[string]discovery.Record
+	peers    map[handoff.Member]*peer
+	links    map[handoff.Member]*link
 
 	// every rank
 	member  *handoff.Roster // the roster that this rank belongs to
@@ -82,6 +86,7 @@ type Machine struct {
 	boss    handoff.Member  // the leader that this rank joined
 	pins    map[handoff.PinID]*handoff.Pin
 	lastPin handoff.PinID
+	kept    map[string]Now           // labels that the engine pinned before it attached, with this rank's own deadline
 	dests   map[uint64]*handoff.Dest // by Reserve number
 	tickets map[uint64]ticket
 	lastTkt uint64
@@ -94,9 +99,10 @@ type Machine struct {
 // New makes the machine of one sidecar.
 func New(cfg Config) *Machine {
 	m := &Machine{cfg: cfg.Defaults(), records: map[string]discovery.Record{}, peers: map[handoff.Member]*peer{},
-		links: map[handoff.Member]*link{}, pins: map[handoff.PinID]*handoff.Pin{}, dests: map[uint64]*handoff.Dest{},
+		links: map[handoff.Member]*link{}, pins: map[handoff.PinID]*handoff.Pin{}, kept: map[string]Now{}, dests: map[uint64]*handoff.Dest{},
 		tickets: map[uint64]ticket{}, sources: map[handoff.Digest]*sourceGroup{}}
 	m.lead = newLeader()
+	m.lead.attempts = handoff.Attempt(m.cfg.Self.Incarnation) << 32
 	return m
 }
 
@@ -149,6 +155,9 @@ func (m *Machine) Next() (at Now, ok bool) {
 	}
 	for _, p := range m.pins {
 		earliest(p.Deadline)
+	}
+	for _, at := range m.kept {
+		earliest(at)
 	}
 	for _, p := range m.peers {
 		if p.retry > 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -14,7 +15,8 @@ import (
 type peer struct {
 	up      bool
 	dialing bool
-	retry   Now // dial again then; 0: not wanted or not waiting
+	retry   Now           // dial again then; 0: not wanted or not waiting
+	pause   time.Duration // before the next dial
 }
 
 // linkState is how far a link to a source rank is.
@@ -156,7 +158,7 @@ func (m *Machine) peerUp(p handoff.Member) {
 		m.peers[p] = &peer{}
 	}
 	st := m.peers[p]
-	st.up, st.dialing, st.retry = true, false, 0
+	st.up, st.dialing, st.retry, st.pause = true, false, 0, 0
 	if l, ok := m.leaderOf(m.cfg.Self.Group); ok && l == p && !m.leads() {
 		m.joinLeader()
 	}
@@ -182,7 +184,8 @@ func (m *Machine) peerDown(p handoff.Member) {
 		m.peerLost(p)
 	}
 	if !m.prune(p) && m.listed(p) { // else discovery decides
-		st.retry = m.now + m.cfg.Redial
+		st.pause = min(max(2*st.pause, m.cfg.Redial), m.cfg.RedialMax)
+		st.retry = m.now + st.pause
 	}
 	if p.Group == m.cfg.Self.Group && p.Rank == 0 {
 		m.joinLeader() // the present leader may be another process

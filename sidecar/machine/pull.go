@@ -157,6 +157,9 @@ func (m *Machine) forgetGeometries() {
 
 // reserved takes the engine's answer to a Reserve and starts to read for it.
 func (m *Machine) reserved(r handoff.Reserved) {
+	if r.N > 0 && r.N <= m.engine.stated {
+		return // of before the engine attached: that import is over
+	}
 	if !m.engine.asked[r.N] {
 		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: Reserved %d answers no open decision", handoff.ErrEngine, r.N)})
 		return

@@ -44,6 +44,7 @@ type node struct {
 	refused []Refuse
 	closed  []error
 	open    map[uint64]bool // tickets
+	dead    bool            // its process has ended
 }
 
 // fakeEngine applies decisions when Through comes (rank 0 tells the others).
@@ -62,6 +63,13 @@ type fakeEngine struct {
 	weights  uint64
 	cached   int32
 	twist    bool // answer another digest
+
+	// What outlives a session.
+	last, applied uint64
+	tail          handoff.Tail
+	pins, imports map[string]bool
+	story         []string          // decisions that were applied
+	ends          map[string]string // of imports: how
 }
 
 func newWorld(t *testing.T) *world {
@@ -117,7 +125,7 @@ func (w *world) group(name string, tp int32) {
 }
 
 func (n *node) attach(a handoff.Attach) {
-	n.eng = &fakeEngine{session: Session(n.w.mint()), attach: a}
+	n.eng = &fakeEngine{session: Session(n.w.mint()), attach: a, pins: map[string]bool{}, imports: map[string]bool{}, ends: map[string]string{}}
 	n.step(FromEngine{n.eng.session, a})
 	n.step(FromEngine{n.eng.session, handoff.BuffersReady{}})
 }
@@ -144,16 +152,23 @@ func (w *world) run() {
 
 // advance moves the clock and ticks whoever is due.
 func (w *world) advance(d time.Duration) {
+	w.tick(d)
+	w.run()
+}
+
+func (w *world) tick(d time.Duration) {
 	w.now += d
 	for _, m := range w.order {
 		if at, ok := w.nodes[m].m.Next(); ok && at <= w.now {
 			w.nodes[m].step(Tick{})
 		}
 	}
-	w.run()
 }
 
 func (n *node) step(e Event) {
+	if n.dead {
+		return
+	}
 	for _, f := range n.m.Step(n.w.now, e) {
 		n.carry(f)
 	}
@@ -246,11 +261,23 @@ func (w *world) cut(a, b handoff.Member) {
 }
 
 func (e *fakeEngine) take(n *node, f ToEngine) {
+	if f.Session != e.session {
+		return
+	}
 	e.got = append(e.got, f.Msg)
 	switch m := f.Msg.(type) {
 	case handoff.Decision:
-		e.held = append(e.held, m)
-		n.step(FromEngine{f.Session, handoff.Held{N: m.N}})
+		if m.N == e.last+1 {
+			e.last, e.held, e.tail = m.N, append(e.held, m), e.tail.Add(m)
+		}
+		n.step(FromEngine{f.Session, handoff.Held{N: e.last}})
+	case handoff.Imported:
+		delete(e.imports, m.Label)
+		e.ends[m.Label] = "imported"
+	case handoff.Failed:
+		delete(e.imports, m.Label)
+		delete(e.pins, m.Label)
+		e.ends[m.Label] = fmt.Sprint("failed, safe ", m.SourceSafe)
 	case handoff.Through:
 		for _, p := range n.w.order { // rank 0 broadcasts in its step
 			if p.Group == n.self.Group {
@@ -259,6 +286,7 @@ func (e *fakeEngine) take(n *node, f ToEngine) {
 		}
 	case handoff.UnpinExport:
 		e.unpinned = append(e.unpinned, m)
+		delete(e.pins, m.Label)
 	}
 }
 
@@ -266,6 +294,7 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 	for len(e.held) > 0 && e.held[0].N <= through {
 		d := e.held[0]
 		e.held = e.held[1:]
+		e.applied, e.story = d.N, append(e.story, fmt.Sprint(d.N, d.Kind, d.Of, d.Label))
 		switch d.Kind {
 		case handoff.Reserve:
 			e.reserves++
@@ -282,11 +311,12 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			e.released = append(e.released, d)
 		case handoff.Free:
 			e.freed = append(e.freed, d)
+			delete(e.pins, d.Label)
 		case handoff.SetWeightsEpoch:
 			e.weights = d.WeightsEpoch
 		}
 	}
-	n.step(FromEngine{e.session, handoff.Applied{N: through}})
+	n.step(FromEngine{e.session, handoff.Applied{N: e.applied}})
 }
 
 // export makes every engine rank of a group export label and returns the manifest.
@@ -306,6 +336,7 @@ func (w *world) export(group, label string, tokens int32) handoff.Manifest {
 			w.change(&e)
 		}
 		n := w.nodes[p]
+		n.eng.pins[label] = true
 		n.step(FromEngine{n.eng.session, e})
 	}
 	w.run()

@@ -1,0 +1,209 @@
+package machine
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// restart ends a sidecar's process, with its movers, and starts another: its engine lives
+// and attaches again.
+func (w *world) restart(group string, rank int) *node {
+	n := w.start(w.end(group, rank))
+	n.reattach()
+	return n
+}
+
+// end ends a sidecar's process.
+func (w *world) end(group string, rank int) *node {
+	old := w.at(group, rank)
+	old.dead = true
+	for _, p := range slices.SortedFunc(maps.Keys(old.up), compareMember) {
+		w.cut(old.self, p)
+	}
+	return old
+}
+
+// start starts the successor of a sidecar, and discovery shows it.
+func (w *world) start(old *node) *node {
+	n := &node{w: w, self: old.self, eng: old.eng, up: map[handoff.Member]bool{}, open: map[uint64]bool{}}
+	n.self.Incarnation = handoff.Incarnation(w.mint())
+	n.m = New(Config{Self: n.self, Mint: w.mint})
+	w.nodes[n.self] = n
+	w.order[slices.Index(w.order, old.self)] = n.self
+	w.show(n.self)
+	return n
+}
+
+// show makes discovery show p for its rank.
+func (w *world) show(p handoff.Member) {
+	i := slices.IndexFunc(w.records, func(r discovery.Record) bool { return r.Group == p.Group && r.Rank == int32(p.Rank) })
+	w.records[i].Incarnation, w.records[i].Addr = uint64(p.Incarnation), p.String()
+	for _, o := range w.order {
+		w.nodes[o].step(Found{slices.Clone(w.records)})
+	}
+}
+
+// lose ends the engine session of a sidecar that lives; the engine attaches again.
+func (w *world) lose(group string, rank int) {
+	n := w.at(group, rank)
+	n.step(EngineDown{n.eng.session})
+	n.eng.session = 0
+	n.reattach()
+}
+
+// reattach makes n's engine attach with what it kept, once no copy is open any more.
+func (n *node) reattach() {
+	if n.m.openTickets() > 0 {
+		n.w.post(n.reattach)
+		return
+	}
+	e := n.eng
+	e.session = Session(n.w.mint())
+	n.step(FromEngine{e.session, e.statement()})
+	n.step(FromEngine{e.session, handoff.BuffersReady{}})
+}
+
+func (e *fakeEngine) statement() handoff.Attach {
+	a := e.attach
+	a.Pins, a.Imports = slices.Sorted(maps.Keys(e.pins)), slices.Sorted(maps.Keys(e.imports))
+	a.Applied, a.Held, a.Decisions = e.applied, e.last, slices.Clone(e.tail)
+	return a
+}
+
+// importAsked imports by rank 0's engine.
+func (w *world) importAsked(group string, man handoff.Manifest) {
+	n := w.at(group, 0)
+	n.eng.imports[man.Label] = true
+	n.step(FromEngine{n.eng.session, handoff.Import{Label: man.Label, Manifest: man, Tokens: make([]int32, man.Tokens)}})
+}
+
+// settled looks for what a fault may not leave behind, once everybody has come back.
+func (w *world) settled(t *testing.T) {
+	t.Helper()
+	for _, p := range w.order {
+		n := w.nodes[p]
+		e, lead := n.eng, w.at(p.Group, 0).eng
+		if !slices.Equal(e.story, lead.story) {
+			t.Errorf("%v applied\n%q and rank 0\n%q", p, e.story, lead.story)
+		}
+		if len(e.admitted)+len(e.released) != e.reserves {
+			t.Errorf("%v: %d reserved, %d admitted, %d given back", p, e.reserves, len(e.admitted), len(e.released))
+		}
+		if len(e.pins)+len(e.imports)+len(n.m.pins)+len(n.m.kept)+len(n.m.dests)+len(n.m.tickets)+len(n.m.lead.imports)+len(n.m.lead.labels) > 0 {
+			t.Errorf("%v: engine pins %v and imports %v; pins %d, kept %v, dests %d, tickets %d, imports %d, labels %v", p, e.pins, e.imports,
+				len(n.m.pins), n.m.kept, len(n.m.dests), len(n.m.tickets), len(n.m.lead.imports), n.m.lead.labels)
+		}
+		if len(n.closed) > 0 {
+			t.Errorf("%v closed its engine: %v", p, n.closed)
+		}
+		if n.m.engine != nil && len(n.m.engine.tail) > 8 {
+			t.Errorf("%v keeps %d decisions", p, len(n.m.engine.tail))
+		}
+	}
+}
+
+// fault is what happens to one sidecar before an event of the world.
+type fault struct {
+	group string
+	rank  int
+	edge  int
+	lost  bool // it loses its engine's session; else its process ends and another starts
+}
+
+func (f fault) String() string {
+	what := "restarts"
+	if f.lost {
+		what = "loses its engine"
+	}
+	return fmt.Sprintf("%s%d %s at %d", f.group, f.rank, what, f.edge)
+}
+
+func (f fault) strike(w *world) {
+	if f.lost {
+		w.lose(f.group, f.rank)
+		return
+	}
+	w.restart(f.group, f.rank)
+}
+
+// handOff runs one hand-off with faults, and then another one that nothing disturbs.
+func handOff(t *testing.T, faults ...fault) (edges int) {
+	w := pair(t, 2, 2)
+	man := w.export("p", "a", 40)
+	w.importAsked("d", man)
+	run := func() {
+		for len(w.queue) > 0 {
+			for _, f := range faults {
+				if f.edge == edges {
+					f.strike(w)
+				}
+			}
+			edges++
+			f := w.queue[0]
+			w.queue = w.queue[1:]
+			f()
+		}
+	}
+	run()
+	for range 12 { // dials, patience, leases, the ranks' own deadlines
+		w.tick(4 * time.Second)
+		run()
+	}
+	w.settled(t)
+	if t.Failed() {
+		return edges
+	}
+	d0 := w.at("d", 0).eng
+	if admitted, end := len(d0.admitted) == 1, d0.ends["a"]; admitted != (end == "imported") || end == "" {
+		t.Errorf("admitted %v, and the engine heard %q", admitted, end)
+	}
+	man = w.export("p", "b", 40)
+	w.importAsked("d", man)
+	w.run()
+	if d0.ends["b"] != "imported" {
+		t.Errorf("the next hand-off: %q", d0.ends["b"])
+	}
+	w.settled(t)
+	return edges
+}
+
+// Whichever sidecar restarts or loses its engine's session, and whenever: every rank
+// applies the same decisions, what is reserved is admitted or given back, what is pinned
+// is freed, and the group works.
+func TestEveryEdge(t *testing.T) {
+	edges := handOff(t)
+	for i := range 8 * edges {
+		f := fault{[]string{"p", "d"}[i%2], i / 2 % 2, i / 8, i/4%2 == 1}
+		if !t.Run(f.String(), func(t *testing.T) { handOff(t, f) }) {
+			return
+		}
+	}
+}
+
+// The same with up to three faults, that may strike while the last is being recovered from.
+func TestFewEdges(t *testing.T) {
+	edges := 2 * handOff(t)
+	for seed := range uint64(*schedules) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		var fs []fault
+		at := r.IntN(edges)
+		for range 2 + r.IntN(2) {
+			fs = append(fs, fault{[]string{"p", "d"}[r.IntN(2)], r.IntN(2), at, r.IntN(2) == 0})
+			at += r.IntN(40)
+		}
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			if handOff(t, fs...); t.Failed() {
+				t.Log(fs)
+			}
+		}) {
+			return
+		}
+	}
+}
