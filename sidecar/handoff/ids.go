@@ -11,6 +11,7 @@ package handoff
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 
 	"github.com/batonkv/baton/transfer/layout"
 )
@@ -29,7 +30,9 @@ type Member struct {
 }
 
 func (m Member) String() string {
-	return fmt.Sprintf("%s/%d@%x", m.Group, m.Rank, uint64(m.Incarnation))
+	b := append(make([]byte, 0, 64), m.Group...)
+	b = strconv.AppendInt(append(b, '/'), int64(m.Rank), 10)
+	return string(strconv.AppendUint(append(b, '@'), uint64(m.Incarnation), 16))
 }
 
 // ID names one hand-off. The source leader mints it; N counts within the leader's
@@ -41,7 +44,11 @@ type ID struct {
 	N        uint64
 }
 
-func (id ID) String() string { return fmt.Sprintf("%s@%x.%d", id.Group, uint64(id.Leader), id.N) }
+func (id ID) String() string {
+	b := append(make([]byte, 0, 64), id.Group...)
+	b = strconv.AppendUint(append(b, '@'), uint64(id.Leader), 16)
+	return string(strconv.AppendUint(append(b, '.'), id.N, 10))
+}
 
 // Bytes is the form that jobs and stamps carry: the leader's incarnation and N.
 func (id ID) Bytes() (b [16]byte) {

@@ -228,7 +228,7 @@ func (m *Machine) Status() Status {
 		return s
 	}
 	for r := range layout.Rank(a.Ranks) {
-		rec := m.records[key(m.cfg.Self.Group, r)]
+		rec := m.records[place{m.cfg.Self.Group, r}]
 		j, ok := m.lead.joins[r]
 		ms := MemberStatus{Member: handoff.Member{Group: m.cfg.Self.Group, Rank: r, Incarnation: handoff.Incarnation(rec.Incarnation)},
 			PID: rec.PID, Addr: rec.Addr, Attached: ok && j.Attach.Instance == a.Instance}

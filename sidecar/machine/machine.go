@@ -14,6 +14,7 @@ package machine
 import (
 	"crypto/sha256"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/batonkv/baton/discovery"
@@ -76,7 +77,7 @@ type Machine struct {
 	// attaches counts them: a pin of before one is told from a pin of after it.
 	attaches handoff.Generation
 	unmap    Session // a gone engine's buffers, unmapped once quiet
-	records  map[string]discovery.Record
+	records  map[place]discovery.Record
 	peers    map[handoff.Member]*peer
 	links    map[handoff.Member]*link
 
@@ -98,7 +99,7 @@ type Machine struct {
 
 // New makes the machine of one sidecar.
 func New(cfg Config) *Machine {
-	m := &Machine{cfg: cfg.Defaults(), records: map[string]discovery.Record{}, peers: map[handoff.Member]*peer{},
+	m := &Machine{cfg: cfg.Defaults(), records: map[place]discovery.Record{}, peers: map[handoff.Member]*peer{},
 		links: map[handoff.Member]*link{}, pins: map[handoff.PinID]*handoff.Pin{}, kept: map[string]Now{}, dests: map[uint64]*handoff.Dest{},
 		tickets: map[uint64]ticket{}, sources: map[handoff.Digest]*sourceGroup{}}
 	m.lead = newLeader()
@@ -213,10 +214,14 @@ func (m *Machine) publish(k events.Kind, e events.Event) {
 // modelDigest is what both groups of a hand-off must share: name and states, not
 // the weights epoch, which is compared apart.
 func modelDigest(id handoff.ModelIdentity) handoff.Digest {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q\n", id.Name)
+	b := make([]byte, 0, 256)
+	b = append(strconv.AppendQuote(b, id.Name), '\n')
 	for _, s := range id.Layout.States {
-		fmt.Fprintf(h, "%q %d %d %d %d\n", s.Name, s.Paging, s.Layers, s.Units, s.Elems)
+		b = strconv.AppendQuote(b, s.Name)
+		for _, v := range [...]int64{int64(s.Paging), int64(s.Layers), int64(s.Units), int64(s.Elems)} {
+			b = strconv.AppendInt(append(b, ' '), v, 10)
+		}
+		b = append(b, '\n')
 	}
-	return handoff.Digest(h.Sum(nil))
+	return sha256.Sum256(b)
 }

@@ -39,7 +39,7 @@ type link struct {
 func (m *Machine) found(rs []discovery.Record) {
 	clear(m.records)
 	for _, r := range rs {
-		m.records[key(r.Group, layout.Rank(r.Rank))] = r
+		m.records[place{r.Group, layout.Rank(r.Rank)}] = r
 	}
 	if !m.leads() && m.engine != nil && m.engine.mapped {
 		m.joinLeader()
@@ -54,11 +54,15 @@ func (m *Machine) found(rs []discovery.Record) {
 	}
 }
 
-func key(group string, r layout.Rank) string { return handoff.Member{Group: group, Rank: r}.String() }
+// place is where discovery shows one process at a time.
+type place struct {
+	group string
+	rank  layout.Rank
+}
 
 // lookup returns the live sidecar of a rank as discovery sees it.
 func (m *Machine) lookup(group string, r layout.Rank) (handoff.Member, string, bool) {
-	rec, ok := m.records[key(group, r)]
+	rec, ok := m.records[place{group, r}]
 	return handoff.Member{Group: group, Rank: r, Incarnation: handoff.Incarnation(rec.Incarnation)}, rec.Addr, ok
 }
 

@@ -129,6 +129,11 @@ func (c *conn) end(why error) {
 	}
 }
 
+// able reports whether an engine's session has come as far as its mover.
+func (e *engine) able() bool {
+	return e != nil && !e.dead && e.conn != nil && e.conn.ready && !e.conn.closed
+}
+
 // lost is the end of its session as an engine sees it. It looks for its sidecar again,
 // unless that said why it may not.
 func (e *engine) lost(c *conn, why error) {

@@ -184,6 +184,11 @@ func (n *sidecar) down(ss *session) {
 
 // register shows a new life of a sidecar to everybody, in their time.
 func (w *world) register(s *seat, i handoff.Incarnation) {
+	if !w.launched { // everybody looks for the first time when everybody is there
+		s.listed = i
+		w.after(w.between(0, 2*time.Millisecond), s.side, s.side.look)
+		return
+	}
 	w.after(w.between(0, 5*time.Millisecond), nil, func() {
 		if s.side == nil || s.side.self.Incarnation != i {
 			return

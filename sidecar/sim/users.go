@@ -88,7 +88,7 @@ func (w *world) request(g *group) {
 }
 
 func (w *world) announce(g *group, label string) {
-	if e := g.seats[0].eng; e != nil && !e.dead && e.conn != nil && e.conn.ready {
+	if e := g.seats[0].eng; e.able() {
 		e.conn.say(handoff.Announce{Label: label})
 	}
 }
@@ -117,7 +117,7 @@ func (g *group) export() {
 func (g *group) pinned(tag int) bool {
 	w, p := g.w, g.w.prompts[tag]
 	for _, s := range g.seats {
-		if e := s.eng; e.conn == nil || e.conn.closed || !e.conn.ready || e.applied != g.seats[0].eng.applied || e.has(p.label) {
+		if e := s.eng; !e.able() || e.applied != g.seats[0].eng.applied || e.has(p.label) {
 			return false
 		}
 	}
@@ -213,15 +213,17 @@ func (w *world) importInto(g *group, m manifest, tries int) {
 	}
 	e := g.seats[0].eng
 	switch {
-	case w.chance(25) && e != nil && e.conn != nil && e.conn.ready && !e.conn.closed:
+	case w.chance(25) && e.able():
 		if !slices.Contains(e.imports, im.Label) {
 			e.imports = append(e.imports, im.Label)
 			e.conn.say(im)
 		}
 		if w.chance(20) {
 			w.after(w.between(0, 100*time.Millisecond), nil, func() {
-				w.hit(EngineAborts)
-				e.conn.say(handoff.AbortImport{Label: im.Label})
+				if e.able() {
+					w.hit(EngineAborts)
+					e.conn.say(handoff.AbortImport{Label: im.Label})
+				}
 			})
 		}
 	default:
@@ -258,7 +260,7 @@ func (w *world) abort(g *group, m manifest) {
 // release gives a hand-off up: by a control plane, or by its engine.
 func (w *world) release(m manifest, g *group) {
 	w.hit(Released)
-	if e := g.seats[0].eng; e != nil && w.chance(40) {
+	if e := g.seats[0].eng; e.able() && w.chance(40) {
 		e.conn.say(handoff.ReleaseExport{Label: m.Label})
 		return
 	}
