@@ -244,7 +244,7 @@ func (p *parts) inside(ctx context.Context) error {
 		Identify: func(group string, rank int32) string {
 			return certs.SidecarID(c.Cluster, c.Tenant, group, rank).URI().String()
 		},
-		MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
+		KillMover: p.mover.Kill, MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
 	p.running.Store(p.side)
 	p.onClose(func() error { // the mover's exit ends copies that did not end by themselves
 		err := shortly(p.mover.Close)

@@ -53,6 +53,8 @@ type Dest struct {
 	started    time.Duration
 	quietSince time.Duration
 	why        string
+	cancelled  bool // its tickets were asked to stop, at asked
+	asked      time.Duration
 	toldBad    bool // Landed went out while tickets were open
 	toldQuiet  bool // Landed went out when none was
 }
@@ -143,6 +145,17 @@ func (d *Dest) Fail(why string) {
 
 // Drop is the leader's word: the import is over. Tickets to cancel are the open ones.
 func (d *Dest) Drop() { d.state = Quarantine }
+
+// Cancelled says that its open tickets were asked to stop, once more.
+func (d *Dest) Cancelled(now time.Duration) {
+	if d.state == Bad || d.state == Quarantine {
+		d.cancelled, d.asked = true, now
+	}
+}
+
+// Stuck reports whether a ticket that was asked to stop is open, and since when. Time
+// frees nothing of it.
+func (d *Dest) Stuck() (since time.Duration, ok bool) { return d.asked, d.cancelled && !d.Quiet() }
 
 // End is Admit, ReleaseQuarantine, or an engine that holds nothing.
 func (d *Dest) End() { d.state = Ended }

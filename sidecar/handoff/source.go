@@ -207,6 +207,10 @@ type Pin struct {
 	Label    string
 	ID       ID // zero until Leased
 	Deadline time.Duration
+	// WeightsEpoch is of the weights that made the state.
+	WeightsEpoch uint64
+	// Fence is the engine's: until it is over the leader does not hear of the pin. 0: over.
+	Fence uint64
 }
 
 // Answers reports whether c asks about exactly this pin. The pin and its generation

@@ -49,6 +49,9 @@ func (s *Sidecar) carry(f machine.Effect) {
 		if t := s.tickets[f.Ticket]; t != nil {
 			t.Cancel()
 		}
+	case machine.KillMover:
+		s.log.Warn("copies do not stop: the mover is killed", "pid", s.cfg.MoverPID())
+		s.cfg.KillMover()
 	case machine.Reply:
 		if ch := s.calls[f.Call]; ch != nil {
 			ch <- f // holds one

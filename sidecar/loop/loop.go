@@ -27,13 +27,14 @@ import (
 
 // Config is what the loop needs from outside. It closes none of it.
 type Config struct {
-	Machine  machine.Config
-	Record   discovery.Record // before an engine attached; an empty Addr is what Serve's peers listen on; Transports[0] is Backend
-	Pools    []string         // that may pair with this group; empty: all of the cluster
-	Backend  transfer.Backend // the local mover
-	FDSocket string           // path of host.fd.sock
-	MoverPID func() int32     // of the child that copies, 0 between two; this process's when it copies itself
-	Registry discovery.Registry
+	Machine   machine.Config
+	Record    discovery.Record // before an engine attached; an empty Addr is what Serve's peers listen on; Transports[0] is Backend
+	Pools     []string         // that may pair with this group; empty: all of the cluster
+	Backend   transfer.Backend // the local mover
+	FDSocket  string           // path of host.fd.sock
+	KillMover func()           // ends the child that copies; another follows
+	MoverPID  func() int32     // of the child that copies, 0 between two; this process's when it copies itself
+	Registry  discovery.Registry
 	// Identify is the identity in the certificate of a peer.
 	Identify  func(group string, rank int32) string
 	Publisher events.Publisher

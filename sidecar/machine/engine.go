@@ -18,6 +18,7 @@ type engine struct {
 	decided uint64          // the last decision that was passed on
 	held    uint64          // as the engine's client says
 	applied uint64          // as the engine says
+	fenced  uint64          // as the engine says
 	asked   map[uint64]bool // Reserve decisions that it has not answered
 	freeing freeing
 	tail    handoff.Tail
@@ -62,6 +63,8 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		m.heldApplied(s, m.engine.held, msg.N)
 	case handoff.Reserved:
 		m.reserved(msg)
+	case handoff.Fenced:
+		m.fenced(msg)
 	case handoff.Freed:
 		if m.leads() {
 			m.lead.freed = true

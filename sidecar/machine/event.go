@@ -160,6 +160,9 @@ type (
 	}
 	// CancelPull asks a ticket to stop; PullDone still follows.
 	CancelPull struct{ Ticket uint64 }
+	// KillMover ends the process that copies: copies that were asked to stop have not.
+	// PullDone of each of its tickets and LinksLost follow its exit.
+	KillMover struct{}
 	// Reply answers a control call.
 	Reply struct {
 		Call     Call
@@ -199,6 +202,7 @@ func (OpenLink) effect()      {}
 func (CloseLink) effect()     {}
 func (Pull) effect()          {}
 func (CancelPull) effect()    {}
+func (KillMover) effect()     {}
 func (Reply) effect()         {}
 func (Notify) effect()        {}
 func (Publish) effect()       {}

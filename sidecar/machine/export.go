@@ -69,7 +69,7 @@ func (m *Machine) mintKey() (k handoff.Key) {
 	return k
 }
 
-// export pins at this rank and tells the leader.
+// export pins at this rank and tells the leader, once no step writes the memory any more.
 func (m *Machine) export(e handoff.Export) {
 	if err := m.checkExport(e); err != nil {
 		if id, ok := m.lead.labels[e.Label]; ok && (errors.Is(err, handoff.ErrGone) || errors.Is(err, handoff.ErrWeights)) {
@@ -79,7 +79,7 @@ func (m *Machine) export(e handoff.Export) {
 		return
 	}
 	m.lastPin++
-	p := &handoff.Pin{Label: e.Label, Deadline: m.now + m.cfg.MaxHold + m.cfg.Margin, Info: handoff.PinInfo{
+	p := &handoff.Pin{Label: e.Label, Deadline: m.now + m.cfg.MaxHold + m.cfg.Margin, WeightsEpoch: e.WeightsEpoch, Info: handoff.PinInfo{
 		Rank: m.cfg.Self.Rank, Pin: m.lastPin, Generation: m.attaches, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
 	m.pins[m.lastPin] = p
 	if m.leads() {
@@ -93,7 +93,11 @@ func (m *Machine) export(e handoff.Export) {
 			return
 		}
 	}
-	m.toLeader(handoff.Pinned{Label: e.Label, Pin: p.Info, WeightsEpoch: e.WeightsEpoch})
+	if !m.clear(e.Fence) {
+		p.Fence = e.Fence
+		return
+	}
+	m.statePin(p)
 }
 
 func (m *Machine) checkExport(e handoff.Export) error {

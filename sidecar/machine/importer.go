@@ -307,6 +307,11 @@ func (m *Machine) granted(p handoff.Member, r handoff.Reserved) {
 	}
 	done, full, err := i.Granted(int(p.Rank), r, m.now)
 	switch {
+	case errors.Is(err, handoff.ErrEngine):
+		// Nothing that the ranks say of their memory can be trusted any more.
+		m.failImport(i, err)
+		m.do(CloseEngine{m.engine.session, err})
+		return
 	case err != nil:
 		m.failImport(i, err)
 	case done && !full:

@@ -7,8 +7,8 @@
 // The files follow the roles: engine.go (the attached rank), launch.go (roster and the
 // group's sequence), group.go (who may say what, and a rank under its leader), export.go,
 // lease.go and offer.go (source side: pins, leases, answers to importers), importer.go and
-// outcome.go (importing leader: its way, and how it ends), pull.go (a rank's share of an
-// import), peers.go (sessions and links).
+// outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go and fence.go
+// (a rank's share of an import, and its memory), weights.go and reset.go, peers.go (sessions and links).
 package machine
 
 import (
@@ -38,6 +38,7 @@ type Config struct {
 	RedialMax   time.Duration // up to this
 	MaxImports  int           // waiting and running; one more is ErrCapacity
 	MaxSources  int           // held labels; one more Export is refused. Also pins of one rank
+	KillAfter   time.Duration // copies that were asked to stop and have not end with their mover
 	Patience    time.Duration // for an answer to Done, and for Applied after Admit
 	KeepSources time.Duration // how long an ended source keeps its answers
 	KeepOver    int           // ended sources that keep them, whatever their age
@@ -58,6 +59,7 @@ func (c Config) Defaults() Config {
 	def(&c.Redial, 100*time.Millisecond)
 	def(&c.RedialMax, 5*time.Second)
 	def(&c.Patience, 10*time.Second)
+	def(&c.KillAfter, 30*time.Second)
 	def(&c.KeepSources, 2*time.Minute)
 	for p, v := range map[*int]int{&c.MaxImports: 1024, &c.MaxSources: 4096, &c.KeepDone: 1024, &c.KeepOver: 16384} {
 		if *p == 0 {
@@ -165,6 +167,11 @@ func (m *Machine) Next() (at Now, ok bool) {
 			earliest(p.retry)
 		}
 	}
+	for _, d := range m.dests {
+		if t, stuck := m.killAt(d); stuck {
+			earliest(t)
+		}
+	}
 	m.lead.deadlines(m.cfg.Patience, earliest)
 	return at, ok
 }
@@ -172,6 +179,7 @@ func (m *Machine) Next() (at Now, ok bool) {
 // expire does what has come due.
 func (m *Machine) expire() {
 	m.expirePins()
+	m.killStuck()
 	m.retryPeers()
 	if m.leads() {
 		m.expireSources()

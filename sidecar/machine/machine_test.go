@@ -205,6 +205,9 @@ func TestDivergedAllocators(t *testing.T) {
 	if r := w.ended(c); !errors.Is(r.Err, handoff.ErrEngine) {
 		t.Fatal(r.Err)
 	}
+	if d := w.at("d", 0); len(d.closed) < 1 || !errors.Is(d.closed[0], handoff.ErrEngine) || d.m.lead.roster != nil {
+		t.Fatalf("closed %v: nothing that the allocators say can be trusted", d.closed)
+	}
 }
 
 // An importer may be faster than the leader's word to its own ranks.

@@ -228,7 +228,8 @@ func job(d handoff.Decision, r handoff.Reserved, read handoff.Read) lower.Job {
 		SrcSlot: read.Source.Slot, DstSlot: r.Slot, Tokens: layout.Span{Lo: r.Cached, Hi: d.Tokens}}
 }
 
-// submit pulls what d still must read and whose link stands.
+// submit pulls what d still must read, whose link stands and whose memory no step of the
+// engine writes any more.
 func (m *Machine) submit(d *handoff.Dest) {
 	before := m.lastTkt
 	if d.State() != handoff.Linking && d.State() != handoff.Moving {
@@ -236,7 +237,7 @@ func (m *Machine) submit(d *handoff.Dest) {
 	}
 	for i := range d.Reads {
 		r := &d.Reads[i]
-		if r.Ticket != 0 || !m.link(r.From) {
+		if r.Ticket != 0 || !m.link(r.From) || !m.clear(d.Reserved.Fence) {
 			continue
 		}
 		t, err := m.sources[d.D.Source].template(r.Pair)
@@ -320,14 +321,6 @@ func (m *Machine) dropDest(dec handoff.Decision) {
 	d.Drop()
 	m.cancelReads(d)
 	m.report(d)
-}
-
-func (m *Machine) cancelReads(d *handoff.Dest) {
-	for _, r := range d.Reads {
-		if _, open := m.tickets[r.Ticket]; open {
-			m.do(CancelPull{r.Ticket})
-		}
-	}
 }
 
 func (m *Machine) endDest(n uint64) {

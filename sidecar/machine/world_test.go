@@ -45,6 +45,7 @@ type node struct {
 	closed  []error
 	open    map[uint64]bool // tickets
 	dead    bool            // its process has ended
+	killed  int             // times that the mover was
 }
 
 // fakeEngine applies decisions when Through comes (rank 0 tells the others).
@@ -62,7 +63,8 @@ type fakeEngine struct {
 	reserves int
 	weights  uint64
 	cached   int32
-	twist    bool // answer another digest
+	fence    uint64 // of what it reserves
+	twist    bool   // answer another digest
 
 	// What outlives a session.
 	last, applied uint64
@@ -206,6 +208,8 @@ func (n *node) carry(f Effect) {
 	case Pull:
 		n.open[f.Ticket] = true
 		w.post(func() { n.pull(f) })
+	case KillMover:
+		n.killed++
 	case Reply:
 		w.calls[f.Call] = f
 	case Notify:
@@ -299,7 +303,7 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 		case handoff.Reserve:
 			e.reserves++
 			e.reserved = append(e.reserved, d)
-			r := handoff.Reserved{N: d.N, Slot: 1, Cached: e.cached, Full: e.full}
+			r := handoff.Reserved{N: d.N, Slot: 1, Cached: e.cached, Full: e.full, Fence: e.fence}
 			for b := range (d.Tokens + 15) / 16 {
 				r.Blocks = append(r.Blocks, b+3)
 			}

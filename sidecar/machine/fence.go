@@ -1,0 +1,33 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// fenced: the engine's steps behind fences up to N have ended. What waited for that goes
+// on: pins are stated to the leader, and copies into reserved memory are submitted.
+func (m *Machine) fenced(f handoff.Fenced) {
+	e := m.engine
+	if f.N < e.fenced {
+		m.do(CloseEngine{e.session, fmt.Errorf("%w: Fenced %d after %d: fences rise", handoff.ErrEngine, f.N, e.fenced)})
+		return
+	}
+	e.fenced = f.N
+	for _, p := range m.sortedPins() {
+		if p.Fence > 0 && m.clear(p.Fence) {
+			p.Fence = 0
+			m.statePin(p)
+		}
+	}
+	m.submitReads()
+}
+
+// clear reports whether no step behind fence n can write its memory any more.
+func (m *Machine) clear(n uint64) bool { return n <= m.engine.fenced }
+
+// statePin tells the leader of a pin whose memory stands still.
+func (m *Machine) statePin(p *handoff.Pin) {
+	m.toLeader(handoff.Pinned{Label: p.Label, Pin: p.Info, WeightsEpoch: p.WeightsEpoch})
+}
