@@ -77,7 +77,7 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 // again goes on with its steps, and says what it applied in them.
 func early(msg handoff.FromEngine) bool {
 	switch msg.(type) {
-	case handoff.Held, handoff.Applied, handoff.Reserved, handoff.Fenced:
+	case handoff.Held, handoff.Applied, handoff.Reserved, handoff.Freed, handoff.Fenced:
 		return true
 	}
 	return false

@@ -68,3 +68,20 @@ func TestLinkNobodyAwaits(t *testing.T) {
 		t.Errorf("ended by %v; link %v, peer %v", w.ended(c).Err, d.m.links[gone], d.m.peers[gone])
 	}
 }
+
+// An engine that attaches again goes on with its steps, which apply decisions and free
+// memory before its mover is there.
+func TestEngineStepsWhileItsBuffersAreMapped(t *testing.T) {
+	w := pair(t, 1, 1)
+	d := w.at("d", 0)
+	a := d.eng.attach
+	d.step(EngineDown{d.eng.session})
+	w.run()
+	d.step(FromEngine{99, a})
+	for _, m := range []handoff.FromEngine{handoff.Freed{Blocks: 1}, handoff.Held{}, handoff.Applied{}, handoff.Fenced{N: 1}} {
+		d.step(FromEngine{99, m})
+	}
+	if len(d.closed) > 0 {
+		t.Errorf("the session ends: %v", d.closed)
+	}
+}

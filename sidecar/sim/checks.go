@@ -212,7 +212,7 @@ func (w *world) checkRest() {
 		if l := n.m.Load(); l != (machine.Load{}) {
 			w.fail("%v is left with %+v", n.self, l)
 		}
-		if len(n.tickets) > 0 || len(e.imports) > 0 && e.conn.session == e.session || len(e.held) > 0 {
+		if len(n.tickets) > 0 || len(e.imports) > 0 || len(e.held) > 0 {
 			w.fail("%v is left with %d copies, imports %v, %d decisions", n.self, len(n.tickets), e.imports, len(e.held))
 		}
 		for i := range e.cells {

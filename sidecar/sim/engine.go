@@ -2,7 +2,6 @@ package sim
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"time"
 
@@ -62,9 +61,6 @@ type conn struct {
 	ready    bool // and the engine knows
 	up, down time.Duration
 }
-
-// recovers: engines attach again after the end of a session, and state what they keep.
-const recovers = false
 
 // launch starts an engine on every seat.
 func (g *group) launch() {
@@ -141,15 +137,15 @@ func (e *engine) lost(c *conn, why error) {
 		return
 	}
 	e.conn = nil
-	if why == nil && recovers {
+	if why == nil {
 		e.w.after(e.w.between(time.Millisecond, 100*time.Millisecond), nil, e.attach)
 		return
 	}
-	if e.tries++; why != nil && e.tries < 4 && !c.ready && e.last == 0 {
-		e.w.after(time.Duration(e.tries)*200*time.Millisecond, nil, e.attach) // as a process that is started again
+	if e.tries++; e.tries < 8 && !c.ready { // refused: memory may not be quiet, or an earlier session not seen to end
+		e.w.after(time.Duration(e.tries)*100*time.Millisecond, nil, e.attach)
 		return
 	}
-	e.g.relaunch(fmt.Sprintf("session of rank %d ended: %v", e.rank, why))
+	e.g.relaunch(why.Error())
 }
 
 // attach opens a session and states what the engine keeps of this launch.
@@ -234,7 +230,7 @@ func (e *engine) hear(c *conn, msg handoff.ToEngine) {
 	case handoff.Attached:
 		c.say(handoff.BuffersReady{})
 	case handoff.MoverStarted:
-		c.ready = true
+		c.ready, e.tries = true, 0
 		g.kick()
 	case handoff.Decision:
 		e.hold(m)
