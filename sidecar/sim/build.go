@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer/layout"
 )
@@ -34,13 +35,16 @@ func newWorld(seed uint64, count *Coverage) *world {
 	w := &world{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), count: count, engines: map[machine.Session]*engine{},
 		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook()}
 	w.temper = temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(4),
-		failing: w.r.IntN(8), hang: w.r.IntN(10), step: w.between(time.Millisecond, 20*time.Millisecond)}
+		failing: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), policy: handoff.WeightsRefuse, step: w.between(time.Millisecond, 20*time.Millisecond)}
 	if w.r.IntN(10) == 0 {
 		w.temper.step = w.between(20*time.Millisecond, 2*time.Second)
 	}
+	if w.r.IntN(8) == 0 {
+		w.temper.policy = handoff.WeightsAllow
+	}
 	for i, tps := range [2][]int{w.side(), w.side()} {
 		for j, tp := range tps {
-			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), exports: i == 0, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
+			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), exports: i == 0, epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
 			for r := range tp {
 				s := &seat{w: w, g: g, i: len(w.seats), rank: r}
 				w.seats, g.seats = append(w.seats, s), append(g.seats, s)
@@ -127,6 +131,8 @@ func (w *world) finish() {
 		return
 	}
 	w.checkRest()
+	w.levelWeights()
+	w.run(w.now+time.Hour, maxMoments)
 	was := w.ok
 	tag := len(w.prompts)
 	src := w.groups[w.r.IntN(w.srcs)]

@@ -148,6 +148,9 @@ func (w *world) checkAdmit(e *engine, d handoff.Decision, r *reserve) {
 	tag := tagOf(r.d)
 	p := w.prompts[tag]
 	w.checkConsumed(e, d, p)
+	if w.temper.policy == handoff.WeightsRefuse && e.epoch != p.epoch {
+		w.fail("engine of %s/%d runs weights %d and admits %v of weights %d", e.g.name, e.rank, e.epoch, d.ID, p.epoch)
+	}
 	lo, hi := e.units()
 	for _, s := range p.g.seats {
 		if slo, shi := s.units(); max(lo, slo) < min(hi, shi) && !w.hasProof(e, d, s) {
@@ -157,7 +160,7 @@ func (w *world) checkAdmit(e *engine, d handoff.Decision, r *reserve) {
 	for i, b := range r.r.Blocks {
 		for u := lo; u < hi; u++ {
 			got := e.cells[b].holds[u]
-			if got == uint32(tag) || i < int(r.r.Cached)/blockTokens && got < uint32(len(w.prompts)) && w.prompts[got].text == p.text {
+			if got == uint32(tag) || i < int(r.r.Cached)/blockTokens && got < uint32(len(w.prompts)) && w.same(w.prompts[got], p) {
 				continue
 			}
 			w.fail("engine of %s/%d admits %v: block %d holds version %x, want %x", e.g.name, e.rank, d.ID, b, got, tag)

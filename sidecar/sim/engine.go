@@ -31,18 +31,22 @@ type engine struct {
 	dead     bool
 	conn     *conn // nil: it looks for its sidecar
 
-	cells    []cell // blocks, then slots
-	blocks   int
-	last     uint64             // decisions 1 to last are held
-	applied  uint64             // and 1 to applied were applied
-	held     []handoff.Decision // not applied yet
-	kept     []handoff.Decision // what a re-attach states
-	settled  uint64
-	reserves map[uint64]*reserve // that hold memory
-	live     []uint64            // admitted, by Reserve, in order
-	letGo    []string            // labels that its sidecar returned outside the group's order
-	imports  []string            // of rank 0: asked and not answered
-	tries    int
+	cells     []cell // blocks, then slots
+	blocks    int
+	last      uint64             // decisions 1 to last are held
+	applied   uint64             // and 1 to applied were applied
+	held      []handoff.Decision // not applied yet
+	kept      []handoff.Decision // what a re-attach states
+	settled   uint64
+	reserves  map[uint64]*reserve // that hold memory
+	live      []uint64            // admitted, by Reserve, in order
+	letGo     []string            // labels that its sidecar returned outside the group's order
+	imports   []string            // of rank 0: asked and not answered
+	tries     int
+	epoch     uint64        // of the weights, as of the decisions it applied
+	fences    uint64        // handed out
+	fenced    uint64        // and over
+	fenceEnds time.Duration // the newest one
 }
 
 type reserve struct {
@@ -69,7 +73,7 @@ func (g *group) launch() {
 	g.launched++
 	w.tell("group %s is LAUNCHED", g.name)
 	for _, s := range g.seats {
-		e := &engine{seat: s, instance: g.instance, blocks: g.blocks, cells: make([]cell, g.blocks+g.slots), reserves: map[uint64]*reserve{}}
+		e := &engine{seat: s, instance: g.instance, epoch: g.epoch, blocks: g.blocks, cells: make([]cell, g.blocks+g.slots), reserves: map[uint64]*reserve{}}
 		s.eng = e
 		d := w.between(0, 2*time.Millisecond)
 		if g.launched > 1 {
@@ -167,7 +171,7 @@ func (e *engine) attach() {
 	e.conn = c
 	g := e.g
 	a := handoff.Attach{Group: g.name, Instance: e.instance, Rank: layout.Rank(e.rank), Ranks: int32(g.tp()),
-		Model: handoff.ModelIdentity{Name: "test", Layout: model}, Shards: shardsOf(e.rank, g.tp()),
+		Model: handoff.ModelIdentity{Name: "test", Layout: model, WeightsEpoch: e.epoch}, Weights: w.temper.policy, Shards: shardsOf(e.rank, g.tp()),
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
 		Capacity: handoff.Capacity{Blocks: int32(g.blocks), Slots: int32(g.slots), BlockTokens: blockTokens}, Scheduler: handoff.SchedulerRank,
 		Pins: e.labels(), Imports: slices.Clone(e.imports), Held: e.last, Applied: e.applied, Decisions: slices.Clone(e.kept)}
@@ -229,6 +233,9 @@ func (e *engine) hear(c *conn, msg handoff.ToEngine) {
 	switch m := msg.(type) {
 	case handoff.Attached:
 		c.say(handoff.BuffersReady{})
+		if e.fenced > 0 {
+			c.say(handoff.Fenced{N: e.fenced})
+		}
 	case handoff.MoverStarted:
 		c.ready, e.tries = true, 0
 		g.kick()

@@ -36,6 +36,8 @@ const (
 	// Engines.
 	EngineDies // one rank alone
 	SessionEnds
+	FencedMemory
+	MoverKilled // by its sidecar
 	GroupEnds
 	// Users.
 	Aborted
@@ -47,13 +49,15 @@ const (
 	NeverExported
 	NeverImported
 	SameLabel
+	NewWeights
+	Reset
 	numFaults
 )
 
 var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "lost message", "message outlives its session", "late PeerDown",
 	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "sidecar pauses", "late tick",
-	"mover dies", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "engine group ends",
-	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again"}
+	"mover dies", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
+	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset"}
 
 func (f Fault) String() string {
 	if f < numFaults {
@@ -100,9 +104,17 @@ func (w *world) fault() {
 		w.hit(EngineDies)
 		s.eng.die()
 		w.after(w.between(time.Millisecond, 3*time.Second), nil, func() { s.g.relaunch("a rank died") })
-	case k < 95 && s.g.whole():
+	case k < 94 && s.g.whole():
 		w.hit(GroupEnds)
 		s.g.relaunch("asked for")
+	case k < 97:
+		w.hit(NewWeights)
+		for _, g := range w.groups { // as a trainer does, group by group
+			at := w.between(0, 500*time.Millisecond)
+			w.after(at, nil, func() { w.newWeights(g, s.g.epoch+1) })
+		}
+	case k < 99:
+		w.reset(s.g)
 	default:
 		if n != nil {
 			w.after(0, n, n.look)

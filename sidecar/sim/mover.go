@@ -19,12 +19,13 @@ type link struct {
 
 // ticket is one copy.
 type ticket struct {
-	p    machine.Pull
-	link *link
-	into *engine
-	own  uint64 // the Reserve whose memory it writes
-	over bool
-	hung bool
+	p     machine.Pull
+	link  *link
+	into  *engine
+	own   uint64 // the Reserve whose memory it writes
+	fence uint64 // of its memory
+	over  bool
+	hung  bool
 }
 
 // pin is what a sidecar told its leader that it holds.
@@ -67,6 +68,9 @@ func (n *sidecar) pull(f machine.Pull) {
 	l.open++
 	e := n.conn.e
 	t := &ticket{p: f, link: l, into: e, own: e.cells[f.Job.DstBlocks[0]].own}
+	if r := e.reserves[t.own]; r != nil {
+		t.fence = r.r.Fence
+	}
 	n.tickets = append(n.tickets, t)
 	n.checkWrite(t)
 	if w.chance(w.temper.hang) {
@@ -122,6 +126,9 @@ func (n *sidecar) settle(t *ticket, err error) {
 		return
 	}
 	n.checkWrite(t)
+	if t.into.fenced < t.fence {
+		n.w.fail("copy %d of %v ends before fence %d of its memory", t.p.Ticket, n.self, t.fence)
+	}
 	if err != nil {
 		n.spoil(t)
 	}

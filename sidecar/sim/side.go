@@ -56,7 +56,7 @@ func (s *seat) start() {
 	n := &sidecar{seat: s, self: self, born: w.now, base: w.between(time.Second, time.Hour), ppm: w.r.Int64N(2*drift) - drift,
 		links: map[handoff.Incarnation]*link{}, pins: map[handoff.PinID]pin{},
 		m: machine.New(machine.Config{Self: self, Role: role, Mint: w.r.Uint64, Lease: lease, Margin: margin, MaxHold: maxHold,
-			Deadline: 9 * time.Second, Patience: 6 * time.Second, KeepSources: 40 * time.Second})}
+			Deadline: 9 * time.Second, Patience: 6 * time.Second, KillAfter: 7 * time.Second, KeepSources: 40 * time.Second})}
 	w.lives = append(w.lives, n)
 	s.side = n
 	w.register(s, self.Incarnation)
@@ -168,6 +168,9 @@ func (n *sidecar) carry(f machine.Effect) {
 		n.pull(f)
 	case machine.CancelPull:
 		n.cancel(f.Ticket)
+	case machine.KillMover:
+		w.hit(MoverKilled)
+		w.after(0, n, n.restartMover)
 	case machine.Reply:
 		w.replied(f)
 	case machine.Notify:

@@ -109,6 +109,9 @@ func (e *engine) apply(through uint64) (freed int32) {
 			w.checkQuiet(e, d.Of)
 			delete(e.reserves, d.Of)
 			freed += e.give(func(c *cell) bool { return c.own == d.Of })
+		case handoff.SetWeightsEpoch:
+			e.epoch = d.WeightsEpoch
+			e.g.epoch = max(e.g.epoch, d.WeightsEpoch)
 		case handoff.Free:
 			w.checkFree(e, d.Label)
 			freed += e.give(func(c *cell) bool { return c.label == d.Label })
@@ -128,25 +131,51 @@ func (e *engine) reserve(d handoff.Decision) {
 		e.reserves[d.N] = &reserve{d: d}
 		r.Cached = e.cached(d, r.Blocks)
 		r.Digest = digest(r)
+		r.Fence = e.fence(r.Blocks[r.Cached/blockTokens:], r.Slot, func(c *cell) bool { return c.own == d.N }, dirt)
 		e.reserves[d.N].r = r
 	}
 	e.conn.say(r)
 }
 
+// fence may hand out memory that a step of before still writes: what it holds is the
+// step's until the fence is over.
+func (e *engine) fence(blocks []int32, slot int32, still func(*cell) bool, holds uint32) uint64 {
+	w := e.w
+	if !w.chance(w.temper.fenced) {
+		return 0
+	}
+	w.hit(FencedMemory)
+	e.fences++
+	n := e.fences
+	cells := append(slices.Clone(blocks), slot+int32(e.blocks))
+	e.fenceEnds = max(e.fenceEnds, w.now+w.between(0, 30*time.Millisecond)) // steps end in order
+	w.when(e.fenceEnds, nil, func() {
+		for _, i := range cells {
+			if c := &e.cells[i]; still(c) {
+				for u := range c.holds {
+					c.holds[u] = holds
+				}
+			}
+		}
+		e.fenced = n
+		if e.conn != nil && !e.dead {
+			e.conn.say(handoff.Fenced{N: e.fenced})
+		}
+	})
+	return n
+}
+
 // cached copies what a request that decodes here has of the same prompt, and says how
 // many tokens need no pull.
 func (e *engine) cached(d handoff.Decision, into []int32) int32 {
-	tag := tagOf(d)
-	if tag == 0 {
-		return 0
-	}
-	p := e.w.prompts[tag]
 	for _, id := range e.live {
-		r := e.reserves[id]
-		if o := e.w.prompts[tagOf(r.d)]; o.text != p.text {
+		r, n := e.reserves[id], 0
+		for n < min(len(d.Hashes), len(r.d.Hashes)) && d.Hashes[n] == r.d.Hashes[n] {
+			n++
+		}
+		if n == 0 {
 			continue
 		}
-		n := min(int(d.Tokens), int(r.d.Tokens)) / blockTokens
 		for i := range n {
 			e.cells[into[i]].holds = e.cells[r.r.Blocks[i]].holds
 		}

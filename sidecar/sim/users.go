@@ -14,7 +14,9 @@ import (
 type prompt struct {
 	g      *group
 	label  string
-	text   int // prompts of equal text have equal state, as far as both are long
+	text   int // prompts of equal text, salt and weights have equal state, as far as both are long
+	salt   handoff.Salt
+	epoch  uint64 // of the weights that made it
 	tokens int32
 	copies int32
 	hold   time.Duration
@@ -62,11 +64,15 @@ func (w *world) request(g *group) {
 	if w.chance(30) {
 		p.copies = 2
 	}
+	if w.chance(30) {
+		p.salt.LoRA = "a"
+	}
 	if w.chance(20) {
 		p.hold = w.between(time.Second, 30*time.Second)
 	}
 	if old := len(w.prompts) - 1; old > 0 && w.prompts[old].g == g && w.chance(20) {
-		p.label = w.prompts[old].label // preempted, or a retry under its own name
+		o := w.prompts[old] // preempted, or a retry: the same prompt under its own name
+		p.label, p.text, p.salt, p.tokens, p.copies = o.label, o.text, o.salt, o.tokens, o.copies
 		w.hit(SameLabel)
 	}
 	tag := len(w.prompts)
@@ -121,7 +127,9 @@ func (g *group) pinned(tag int) bool {
 			return false
 		}
 	}
-	x := handoff.Export{Label: p.label, Tokens: p.tokens, Position: p.tokens, Copies: p.copies, MaxHold: p.hold}
+	w.prompts[tag].epoch = g.seats[0].eng.epoch
+	x := handoff.Export{Label: p.label, Tokens: p.tokens, Position: p.tokens, Copies: p.copies, MaxHold: p.hold,
+		WeightsEpoch: g.seats[0].eng.epoch, Salt: p.salt}
 	for _, s := range g.seats {
 		e := s.eng
 		if x.Blocks, x.Slot = e.take(int(p.tokens+blockTokens-1)/blockTokens, exported|uint64(tag), p.label); x.Blocks == nil {
@@ -130,12 +138,9 @@ func (g *group) pinned(tag int) bool {
 			}
 			return false
 		}
-		for i := range e.cells {
-			if c := &e.cells[i]; c.own == exported|uint64(tag) {
-				for u := range c.holds {
-					c.holds[u] = uint32(tag)
-				}
-			}
+		own := func(c *cell) bool { return c.own == exported|uint64(tag) }
+		if x.Fence = e.fence(x.Blocks, x.Slot, own, uint32(tag)); x.Fence == 0 {
+			e.fill(own, uint32(tag))
 		}
 		x.Resume = handoff.Resume{}
 		if s.rank == 0 {
@@ -144,6 +149,47 @@ func (g *group) pinned(tag int) bool {
 		e.conn.say(x)
 	}
 	return true
+}
+
+// fill writes a version into memory.
+func (e *engine) fill(match func(*cell) bool, holds uint32) {
+	for i := range e.cells {
+		if c := &e.cells[i]; match(c) {
+			for u := range c.holds {
+				c.holds[u] = holds
+			}
+		}
+	}
+}
+
+// same reports whether a prompt's state is the other's, as far as both are long.
+func (w *world) same(a, b prompt) bool {
+	return a.text == b.text && a.salt == b.salt && (a.epoch == b.epoch || w.temper.policy == handoff.WeightsAllow)
+}
+
+// newWeights changes a group's weights.
+func (w *world) newWeights(g *group, epoch uint64) {
+	if n := g.seats[0].side; n != nil {
+		w.ask(n, &call{at: n, kind: "set weights"}, func(c machine.Call) machine.Event { return machine.SetWeightsEpoch{Call: c, Epoch: epoch} })
+	}
+}
+
+// levelWeights gives every group the newest weights of any.
+func (w *world) levelWeights() {
+	newest := uint64(0)
+	for _, g := range w.groups {
+		newest = max(newest, g.epoch)
+	}
+	for _, g := range w.groups {
+		w.newWeights(g, newest)
+	}
+}
+
+func (w *world) reset(g *group) {
+	if n := g.seats[0].side; n != nil {
+		w.hit(Reset)
+		w.ask(n, &call{at: n, kind: "reset"}, func(c machine.Call) machine.Event { return machine.Reset{Call: c} })
+	}
 }
 
 // tagged finds the newest prompt of a group's label.
@@ -160,6 +206,7 @@ func (w *world) tagged(g *group, label string) int {
 func (w *world) show(m handoff.Manifest, g *group) {
 	tag := w.tagged(g, m.Label)
 	if m.Tokens > 0 {
+		tag = int(m.Resume.Tokens[0])
 		w.prompts[tag].shown = true
 	}
 	if slices.ContainsFunc(w.shown, func(o manifest) bool { return o.ID == m.ID }) {

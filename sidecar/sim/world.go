@@ -62,6 +62,8 @@ type temper struct {
 	long    time.Duration // how long at most
 	dup     int           // percent of messages that come twice
 	failing int           // percent of copies, links and mappings that fail
+	fenced  int           // percent of memory that a step still writes when it is handed out
+	policy  handoff.WeightsPolicy
 	hang    int           // percent of copies that hang
 	step    time.Duration // of engines
 }
@@ -154,6 +156,7 @@ type group struct {
 	through  uint64 // what rank 0's engine broadcasts in its next step
 	stepping bool   // a step is due
 	decided  []handoff.Decision
+	epoch    uint64   // of the weights that its engines were launched with
 	decoding []uint64 // admitted and not ended, by Reserve
 	ends     []uint64 // end in the next step
 	wanted   []int    // tags of prompts that wait to be exported
