@@ -26,7 +26,7 @@ var (
 	ErrConfig = errors.New("engine: bad config")
 	// ErrCapacity: the request does not fit, whatever is freed or at this moment.
 	ErrCapacity = errors.New("engine: no capacity")
-	// ErrSidecar: no sidecar, or its session ended; only mode full goes on.
+	// ErrSidecar: no sidecar, or none at the moment; only mode full goes on.
 	ErrSidecar = errors.New("engine: no sidecar")
 	// ErrDeadline: the request's deadline passed.
 	ErrDeadline = errors.New("engine: deadline passed")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/batonkv/baton/examples/engine"
@@ -192,6 +193,76 @@ func TestSidecarLost(t *testing.T) {
 		if want := reference(t, config(m, "x", 1), prompt(5, 0, 0), 4); err != nil || !slices.Equal(got, want) {
 			t.Errorf("rank %d: full: %v %v", rank, got, err)
 		}
+	}
+}
+
+// TestSidecarAway: while a rank has no sidecar no hand-off begins, and what waits goes on
+// when it is back.
+func TestSidecarAway(t *testing.T) {
+	for _, rank := range []int{0, 1} {
+		m := model.Hybrid(1)
+		w := newWorld(t)
+		src, dst := launch(t, w, config(m, "prefill", 1))[0], launch(t, w, config(m, "decode", 2))[0]
+		tokens := prompt(40, 0, 1)
+		_, res, err := ask(t, src, front.Request{Tokens: tokens, MaxNew: newTokens, Mode: front.Export, Label: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		w.hold = true
+		w.mu.Unlock()
+		waiting, err := dst.Submit(t.Context(), front.Request{Tokens: tokens, MaxNew: newTokens, Mode: front.Import, Label: "a", Manifest: res.Manifest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.groups["decode"].sessions[rank]
+		stand := func(err error) {
+			w.mu.Lock()
+			s.away = err
+			w.mu.Unlock()
+		}
+		stand(errors.New("it is restarted"))
+		export := func(label string) error {
+			_, _, err := ask(t, dst, front.Request{Tokens: tokens, MaxNew: 1, Mode: front.Export, Label: label})
+			return err
+		}
+		for n := 0; ; n++ { // another rank says so with its next report
+			if err := export(fmt.Sprint("x", n)); err != nil {
+				if !errors.Is(err, engine.ErrSidecar) || !strings.Contains(err.Error(), "it is restarted") {
+					t.Errorf("rank %d: export while it is away: %v", rank, err)
+				}
+				break
+			}
+		}
+		stand(nil)
+		for n := 0; export(fmt.Sprint("y", n)) != nil; n++ {
+		}
+		w.admitWhen("decode", 1)
+		var got []int32
+		for ev := range waiting {
+			if ev.Err != nil {
+				t.Fatalf("rank %d: the import that waited: %v", rank, ev.Err)
+			}
+			if ev.Result != nil {
+				break
+			}
+			got = append(got, ev.Token)
+		}
+		if want := reference(t, config(m, "x", 1), tokens, newTokens); !slices.Equal(got, want) {
+			t.Errorf("rank %d: %v, want %v", rank, got, want)
+		}
+	}
+}
+
+// TestFreedBeforeTheManifest: a hand-off that ends before its manifest came fails its
+// request, which waits for nothing then.
+func TestFreedBeforeTheManifest(t *testing.T) {
+	w := newWorld(t)
+	w.over = true
+	r := launch(t, w, config(model.Hybrid(1), "g", 2))[0]
+	_, _, err := ask(t, r, front.Request{Tokens: prompt(20, 0, 1), MaxNew: 4, Mode: front.Export, Label: "a"})
+	if !errors.Is(err, engine.ErrSidecar) || !strings.Contains(err.Error(), "before a manifest") {
+		t.Error(err)
 	}
 }
 

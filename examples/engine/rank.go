@@ -50,7 +50,8 @@ type Rank struct {
 	released paged.Stats // what came back in this step, in Free and SlotsFree
 	frees    uint64      // how often something came back
 	unpinned []string    // to report
-	down     string
+	away     string      // why no sidecar is attached: it comes back
+	down     string      // why none will be any more
 
 	sched *scheduler // rank 0 only
 }
@@ -151,14 +152,21 @@ func (r *Rank) poll() {
 	for _, m := range r.session.Poll(nil) {
 		r.hear(m)
 	}
-	if err := r.session.Err(); err != nil {
+	r.look()
+}
+
+// look notes how this rank stands with its sidecar.
+func (r *Rank) look() {
+	r.away = ""
+	if err := r.session.Away(); err != nil {
+		r.away = err.Error()
+	}
+	if err := r.session.Err(); err != nil && r.down == "" {
 		r.down = err.Error()
 	}
 }
 
-// hear takes the messages that concern every rank. MoverStarted is not among them: when
-// its sidecar is lost this engine keeps what is pinned or reserved, so it never has to
-// know that a mover's copies have ended.
+// hear takes the messages that concern every rank.
 func (r *Rank) hear(m handoff.ToEngine) {
 	switch m := m.(type) {
 	case handoff.UnpinExport:
@@ -178,7 +186,7 @@ func (r *Rank) letGo(label string) {
 
 // report ends a step. The digest is left out of steps that only compute.
 func (r *Rank) report(st step) report {
-	rep := report{Unpinned: r.unpinned, Down: r.down}
+	rep := report{Unpinned: r.unpinned, Away: r.away, Down: r.down}
 	r.unpinned = nil
 	if st.Through > 0 || len(st.Unpin)+len(st.End)+len(st.Export)+len(st.Start) > 0 {
 		d := r.pool.Digest()

@@ -65,6 +65,8 @@ type scheduler struct {
 	st      step // being put together
 
 	letGo   map[string]map[int]bool // export label to ranks whose sidecar let go
+	away    map[int]string          // ranks without a sidecar, and why
+	overs   []string                // exports that were freed in this step
 	adopted []*task                 // whose import was admitted in this step
 	stale   []reqID                 // admitted imports that a second of their label replaced
 	starts  []*task                 // of st.Start
@@ -74,7 +76,7 @@ type scheduler struct {
 func newScheduler(r *Rank) *scheduler {
 	return &scheduler{r: r, submit: make(chan *task, r.cfg.MaxQueue), kick: make(chan struct{}, 1),
 		labels: map[string]*task{}, ready: map[string]*request{},
-		readyAt: map[string]time.Time{}, resumes: map[string]handoff.Resume{}, letGo: map[string]map[int]bool{}}
+		readyAt: map[string]time.Time{}, resumes: map[string]handoff.Resume{}, letGo: map[string]map[int]bool{}, away: map[int]string{}}
 }
 
 // Submit takes a caller's request on rank 0. Its events end with a Result or an Err;
@@ -231,6 +233,10 @@ func (s *scheduler) heard(rank int, rep report) {
 		}
 		s.letGo[label][rank] = true
 	}
+	delete(s.away, rank)
+	if rep.Away != "" {
+		s.away[rank] = fmt.Sprintf("rank %d: %s", rank, rep.Away)
+	}
 	if rep.Down != "" && s.r.down == "" {
 		s.r.down = fmt.Sprintf("rank %d: %s", rank, rep.Down)
 	}
@@ -257,8 +263,13 @@ func (s *scheduler) absorb(out outcome) {
 	for i, t := range running {
 		s.computed(t, out.runs[i])
 	}
+	for _, label := range s.overs {
+		if t := s.labels[label]; t != nil && t.phase == pinned && s.r.exports[label] == nil {
+			s.fail(t, fmt.Errorf("%w: its hand-off was over before a manifest came", ErrSidecar))
+		}
+	}
 	adopted := s.adopted
-	s.adopted = nil
+	s.adopted, s.overs = nil, nil
 	for _, t := range adopted {
 		s.adopt(t)
 	}

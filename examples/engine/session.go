@@ -12,6 +12,8 @@ type Session interface {
 	Decisions(through uint64) []handoff.Decision
 	// Wake receives when something may be ready.
 	Wake() <-chan struct{}
-	// Err is why the session ended, nil while it lives.
+	// Away is why no sidecar is attached at this instant, nil while one is.
+	Away() error
+	// Err is why none will be any more, nil while one may.
 	Err() error
 }

@@ -89,7 +89,8 @@ func decodeStep(b []byte) (step, error) {
 // report is what a rank says at the end of a step.
 type report struct {
 	Unpinned []string `json:",omitempty"` // labels that its sidecar has let go of since the last report
-	Down     string   `json:",omitempty"` // why its sidecar's session ended
+	Away     string   `json:",omitempty"` // why it has no sidecar at the moment
+	Down     string   `json:",omitempty"` // why it will have none any more
 	Digest   uint64   // of its allocator
 }
 

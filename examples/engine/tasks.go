@@ -25,8 +25,10 @@ func (s *scheduler) collect() {
 		for _, m := range s.r.session.Poll(nil) {
 			s.hear(m)
 		}
-		if err := s.r.session.Err(); err != nil && s.r.down == "" {
-			s.r.down = err.Error()
+		s.r.look()
+		delete(s.away, 0)
+		if s.r.away != "" {
+			s.away[0] = s.r.away
 		}
 	}
 	now := time.Now()
@@ -63,8 +65,8 @@ func (s *scheduler) take(t *task) {
 	case handing && s.r.session == nil:
 		t.events <- front.Event{Err: fmt.Errorf("%w: mode %s needs one", ErrSidecar, t.req.Mode)}
 		return
-	case handing && s.r.down != "":
-		t.events <- front.Event{Err: fmt.Errorf("%w: %s", ErrSidecar, s.r.down)}
+	case handing && s.missing() != "":
+		t.events <- front.Event{Err: fmt.Errorf("%w: %s", ErrSidecar, s.missing())}
 		return
 	case handing && (s.labels[label] != nil || t.req.Mode == front.Export && s.r.exports[label] != nil):
 		t.events <- front.Event{Err: fmt.Errorf("%w: %q", ErrLabel, label)}
@@ -91,6 +93,19 @@ func (s *scheduler) take(t *task) {
 		t.phase = waiting
 		s.adopt(t)
 	}
+}
+
+// missing says which sidecar of the group is not there, "" when all are.
+func (s *scheduler) missing() string {
+	if s.r.down != "" {
+		return s.r.down
+	}
+	for rank := range s.r.cfg.TP {
+		if why := s.away[rank]; why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // stats is of the instant between two steps.
@@ -131,7 +146,7 @@ func (s *scheduler) hear(m handoff.ToEngine) {
 // plan puts the next step together: everything that is due, one start, one chunk of the
 // first prompt that is under way, one token of every request that decodes.
 func (s *scheduler) plan() {
-	if s.r.down == "" && s.through > s.r.applied {
+	if s.through > s.r.applied { // every rank's client holds them, whatever its sidecar does
 		s.st.Through = s.through
 	}
 	for label, ranks := range s.letGo {
@@ -225,7 +240,10 @@ func (s *scheduler) resume(label string) handoff.Resume {
 }
 
 // exportOver is called within a step, when an export was freed.
-func (s *scheduler) exportOver(label string) { delete(s.letGo, label) }
+func (s *scheduler) exportOver(label string) {
+	delete(s.letGo, label)
+	s.overs = append(s.overs, label)
+}
 
 // finish ends a task that was served.
 func (s *scheduler) finish(t *task, reason string, man *handoff.Manifest) {

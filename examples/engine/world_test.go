@@ -31,6 +31,7 @@ type world struct {
 	want   int
 	held   []*pull
 	fail   bool // drop imports instead of admitting them
+	over   bool // free exports instead of showing them
 	bytes  int64
 }
 
@@ -63,6 +64,7 @@ type session struct {
 	applied uint64
 	wake    chan struct{}
 	err     error
+	away    error
 
 	wire *sidecar.Session // real sockets instead of inbox and pending
 	held uint64
@@ -116,6 +118,12 @@ func (s *session) Err() error {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	return s.err
+}
+
+func (s *session) Away() error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	return s.away
 }
 
 func (s *session) Poll(dst []handoff.ToEngine) []handoff.ToEngine {
@@ -187,6 +195,10 @@ func (w *world) handle(s *session, m handoff.FromEngine) {
 			if e.Label == "" {
 				return
 			}
+		}
+		if w.over {
+			w.free(g, m.Label)
+			return
 		}
 		w.nextID++
 		id := handoff.ID{Group: g.name, N: w.nextID}
@@ -297,7 +309,7 @@ func (w *world) admit(g *group, p *pull) {
 	}
 	w.decide(g, handoff.Decision{Kind: handoff.Admit, Of: p.n, ID: p.imp.Manifest.ID})
 	w.free(src, p.imp.Manifest.Label)
-	g.sessions[0].push(handoff.Imported{Label: p.imp.Label})
+	g.sessions[0].push(handoff.Imported{Label: p.imp.Label, ID: p.imp.Manifest.ID})
 }
 
 // launch starts a group of tp ranks in goroutines, with sessions of w unless it is nil.

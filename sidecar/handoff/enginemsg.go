@@ -20,12 +20,13 @@ const (
 	SchedulerGroup                      // one scheduler decides for all ranks (vLLM)
 )
 
-// OnDown says what rank 0's engine does with waiting imports when Baton is down.
+// OnDown says what becomes of rank 0's requests whose import is open while no sidecar is
+// there. Their memory is the group's matter, and stays held, either way.
 type OnDown uint8
 
 const (
-	OnDownFail OnDown = iota + 1
-	OnDownRecompute
+	OnDownFail      OnDown = iota + 1 // they wait for the next leader's word until their deadline, and then fail
+	OnDownRecompute                   // they fail when the session is lost: the engine computes them itself
 )
 
 // WeightsPolicy says what a change of the weights epoch does to KV that older weights made.

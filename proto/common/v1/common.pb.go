@@ -187,7 +187,7 @@ func (Scheduler) EnumDescriptor() ([]byte, []int) {
 	return file_common_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
-// OnDown is what rank 0's engine does with waiting imports when Baton is down.
+// OnDown is what becomes of rank 0's requests whose import is open while no sidecar is there.
 type OnDown int32
 
 const (

@@ -1,23 +1,26 @@
-// Package client is what an engine rank in Go links to talk to its sidecar: one
-// session, the descriptors of its buffers, and what came, to be polled between steps.
+// Package client is what an engine rank in Go links to talk to its sidecar: the
+// descriptors of its buffers, messages both ways, and what came, to be polled between
+// steps. A session that is lost is not the end of the engine: the client attaches again,
+// to the same sidecar or to the one that takes its place, and states what the engine
+// holds.
 //
-// Nothing here blocks an engine's loop but Dial and Close. The client itself says
-// Held for every decision as it arrives, in order, so Through(n) from the sidecar
-// means that every rank's client has decisions 1 to n ready for Decisions(n).
+// Nothing here blocks an engine's loop but Dial and Close. The client itself says Held
+// for every decision as it arrives, in order, so Through(n) from the sidecar means that
+// every rank's client has decisions 1 to n ready for Decisions(n). It also holds on to
+// every mover that maps the buffers: nothing that another sidecar process says reaches
+// the engine before the movers of the former one have exited.
 package client
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
+	"github.com/batonkv/baton/internal/pidfd"
 	"github.com/batonkv/baton/proto/codec"
-	enginev1 "github.com/batonkv/baton/proto/engine/v1"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/proto/pump"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -25,42 +28,70 @@ import (
 
 const (
 	sendQueue = 4096
-	// maxWaiting bounds what an engine may leave unpolled; more ends the session.
+	// maxWaiting bounds what an engine may leave unpolled; more is the client's end.
 	maxWaiting = 1 << 16
 	// closeGrace is how long Close waits for the sidecar to read what is queued.
 	closeGrace = time.Second
+	// attachLimit bounds one try to attach again.
+	attachLimit = 30 * time.Second
+	// stable is how long a session must have stood for the next pause to be short again.
+	stable = 10 * time.Second
+	// defaultDeadline is of an import that brings none.
+	defaultDeadline = 30 * time.Second
 )
 
 // Config says where the sidecar is and what the rank attaches.
 type Config struct {
-	Dir    string // run directory of the sidecar
+	Dir string // run directory of the sidecar, and of whichever takes its place
+	// Attach is what the rank states. OnDown, at rank 0, says what becomes of imports
+	// without an end while no sidecar is there: see Send.
 	Attach handoff.Attach
-	Files  []int // one descriptor per Attach.Buffers entry, kept by the caller
+	Files  []int // one descriptor per Attach.Buffers entry, the caller's: open until Close
+	// The client attaches again after RedialMin, doubled for each try that fails and each
+	// session that does not last, up to RedialMax. 0: 50 ms and 5 s.
+	RedialMin, RedialMax time.Duration
 }
 
 // Check reports a configuration that cannot work.
 func (c Config) Check() error {
-	if len(c.Files) != len(c.Attach.Buffers) {
+	switch d := c.withDefaults(); {
+	case len(c.Files) != len(c.Attach.Buffers):
 		return fmt.Errorf("%w: %d files for %d buffers: want one each", handoff.ErrAttach, len(c.Files), len(c.Attach.Buffers))
+	case d.RedialMin < 0 || d.RedialMax < d.RedialMin:
+		return fmt.Errorf("%w: redial %v to %v: want 0 < min <= max", handoff.ErrAttach, c.RedialMin, c.RedialMax)
 	}
 	_, err := codec.EncodeFromEngine(c.Attach)
 	return err
 }
 
-// Client is one session. Safe for concurrent use.
-type Client struct {
-	conn   *grpc.ClientConn
-	stream enginev1.Engine_SessionClient
-	cancel context.CancelFunc
-	out    *pump.Pump[*enginev1.FromEngine]
-	wake   chan struct{}
-	wg     sync.WaitGroup
+func (c Config) withDefaults() Config {
+	if c.RedialMin == 0 {
+		c.RedialMin = 50 * time.Millisecond
+	}
+	if c.RedialMax == 0 {
+		c.RedialMax = max(5*time.Second, c.RedialMin)
+	}
+	return c
+}
 
-	mu        sync.Mutex // guards:
-	ready     []handoff.ToEngine
-	decisions []handoff.Decision // held and not taken, in order
-	last      uint64             // decisions 1 to last have arrived
-	err       error              // why the session ended
+// Client is an engine rank's side of its sidecar. Safe for concurrent use.
+type Client struct {
+	cfg  Config
+	wake chan struct{}
+	life context.Context // ends with the client
+	end  context.CancelFunc
+	wg   sync.WaitGroup
+
+	// Of the goroutine that attaches: of which sidecar the movers are that map the buffers.
+	incarnation handoff.Incarnation
+	movers      []*pidfd.Process
+
+	mu    sync.Mutex // guards:
+	rec   *record
+	ready []handoff.ToEngine
+	ses   *session // takes messages; nil between two
+	away  error    // why no session stands; nil while one does
+	err   error    // why the client has ended
 }
 
 // Dial attaches: it sends Attach, the descriptors under the key of Attached, and
@@ -71,129 +102,136 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	conn, err := dialGRPC(cfg.Dir)
+	c := &Client{cfg: cfg.withDefaults(), wake: make(chan struct{}, 1), rec: newRecord(cfg.Attach, time.Now())}
+	c.life, c.end = context.WithCancel(context.Background())
+	s, err := c.attach(ctx)
 	if err != nil {
+		c.end()
+		c.letGo()
 		return nil, err
 	}
-	session, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, cancel)
-	c := &Client{conn: conn, cancel: cancel, out: pump.New[*enginev1.FromEngine](sendQueue),
-		wake: make(chan struct{}, 1), last: cfg.Attach.Held}
-	if err = c.attach(ctx, session, cfg); err == nil && !stop() {
-		err = ctx.Err()
-	}
-	if err == nil {
-		c.wg.Go(c.read)
-		return c, nil
-	}
-	if ctx.Err() != nil && !errs.Spoken(err) {
-		err = fmt.Errorf("attach to %s: %w: %w", cfg.Dir, ctx.Err(), err)
-	}
-	c.end(err)
-	c.wg.Wait()
-	conn.Close()
-	return nil, err
-}
-
-// attach opens the stream and goes on to the first MoverStarted.
-func (c *Client) attach(ctx, session context.Context, cfg Config) error {
-	p, err := codec.EncodeFromEngine(cfg.Attach)
-	if err != nil {
-		return err
-	}
-	if c.stream, err = enginev1.NewEngineClient(c.conn).Session(session, grpc.WaitForReady(false)); err != nil {
-		return lost(err)
-	}
-	// A failed Send says only io.EOF; the reason comes from Recv.
-	if err := c.stream.Send(p); err != nil && err != io.EOF {
-		return lost(err)
-	}
-	m, err := c.receive()
-	if err != nil {
-		return err
-	}
-	a, ok := m.(handoff.Attached)
-	if !ok {
-		return fmt.Errorf("%w: the sidecar answered attach with %T", handoff.ErrEngine, m)
-	}
-	if err := sendFiles(ctx, cfg, a.FDKey); err != nil {
-		return err
-	}
-	c.wg.Go(c.write)
 	c.wg.Go(func() {
-		select {
-		case <-c.out.Broken(): // also by a Send that found the queue full
-			c.end(c.out.Cause())
-		case <-session.Done():
-		}
+		defer c.letGo()
+		c.run(s)
 	})
-	if err := c.Send(handoff.BuffersReady{}); err != nil {
-		return err
+	return c, nil
+}
+
+// run serves sessions, one after the other, until the client ends.
+func (c *Client) run(s *session) {
+	pause := c.cfg.RedialMin
+	for s != nil {
+		began := time.Now()
+		why := s.serve(c)
+		s.close()
+		if time.Since(began) > stable {
+			pause = c.cfg.RedialMin
+		}
+		if !c.leave(why) {
+			return
+		}
+		s, pause = c.again(pause)
 	}
+}
+
+// again attaches until it has or the client ends: then the session is nil.
+func (c *Client) again(pause time.Duration) (*session, time.Duration) {
 	for {
-		m, err := c.receive()
-		if err != nil {
-			return err
+		c.rest(pause)
+		pause = min(2*pause, c.cfg.RedialMax)
+		if c.life.Err() != nil {
+			return nil, pause
 		}
-		if f, ok := m.(handoff.Failed); ok && f.Label == "" {
-			return f.Err
+		c.overdue()
+		ctx, cancel := context.WithTimeout(c.life, attachLimit)
+		s, err := c.attach(ctx)
+		cancel()
+		if err == nil {
+			return s, pause
 		}
-		if err := c.take(m); err != nil {
-			return err
-		}
-		if _, ok := m.(handoff.MoverStarted); ok {
-			return nil
+		if !c.leave(err) {
+			return nil, pause
 		}
 	}
 }
 
-func (c *Client) receive() (handoff.ToEngine, error) {
-	p, err := c.stream.Recv()
-	if err != nil {
-		return nil, lost(err)
+// rest waits between two tries, and gives up imports that fall due meanwhile.
+func (c *Client) rest(pause time.Duration) {
+	until := time.NewTimer(pause)
+	defer until.Stop()
+	for {
+		c.mu.Lock()
+		at, ok := c.rec.due()
+		c.mu.Unlock()
+		next := time.Hour
+		if ok {
+			next = time.Until(at)
+		}
+		due := time.NewTimer(next)
+		select {
+		case <-until.C:
+		case <-c.life.Done():
+		case <-due.C:
+			c.overdue()
+			continue
+		}
+		due.Stop()
+		return
 	}
-	return codec.DecodeToEngine(p)
 }
 
-// lost names the end of a stream: the sidecar's own word if it said one.
-func lost(err error) error {
-	if err == io.EOF {
-		return fmt.Errorf("%w: the sidecar closed the session", handoff.ErrPeer)
-	}
-	err = errs.FromStatus(err)
-	if errs.Spoken(err) {
-		return err
-	}
-	return fmt.Errorf("%w: session to the sidecar: %w", handoff.ErrPeer, err)
-}
-
-// take stores what arrived, and answers a decision with Held.
-func (c *Client) take(m handoff.ToEngine) error {
-	d, isDecision := m.(handoff.Decision)
+// overdue fails the imports whose deadline has passed with no sidecar to say how they end.
+func (c *Client) overdue() {
 	c.mu.Lock()
-	switch {
-	case isDecision && d.N <= c.last:
-		// Sent again after a leader's restart: held already.
-	case isDecision && d.N != c.last+1:
-		c.mu.Unlock()
-		return fmt.Errorf("%w: decision %d after %d: one is missing", handoff.ErrEngine, d.N, c.last)
-	case len(c.ready)+len(c.decisions) >= maxWaiting:
-		c.mu.Unlock()
-		return fmt.Errorf("%w: %d messages wait: the engine does not poll", handoff.ErrEngine, maxWaiting)
-	case isDecision:
-		c.decisions = append(c.decisions, d)
-		c.last = d.N
-	default:
-		c.ready = append(c.ready, m)
+	defer c.mu.Unlock()
+	for _, l := range c.rec.giveUp(time.Now(), false) {
+		c.failed(l, fmt.Errorf("%w: no sidecar came back before the deadline of %q: %w", handoff.ErrPeer, l, c.away), false)
 	}
-	last := c.last
-	c.mu.Unlock()
-	c.ring()
-	if isDecision {
-		return c.Send(handoff.Held{N: last})
-	}
-	return nil
 }
+
+// failed tells the engine the end of an import. Caller holds mu.
+func (c *Client) failed(label string, err error, safe bool) {
+	c.ready = append(c.ready, handoff.Failed{Label: label, Err: err, SourceSafe: safe})
+	c.ring()
+}
+
+// leave notes that no session stands and reports whether another one follows.
+func (c *Client) leave(why error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ses, c.away = nil, why
+	c.rec.lost()
+	if c.err == nil && final(why) {
+		c.err = why
+	}
+	c.ring()
+	if c.err != nil {
+		return false
+	}
+	if c.cfg.Attach.OnDown == handoff.OnDownRecompute {
+		for _, l := range c.rec.giveUp(time.Time{}, true) {
+			c.failed(l, fmt.Errorf("%w: the sidecar was lost while %q was imported: %w", handoff.ErrPeer, l, why), false)
+		}
+	}
+	return true
+}
+
+// errUnpolled ends a client whose engine does not take what came.
+var errUnpolled = fmt.Errorf("%w: the engine does not poll", handoff.ErrEngine)
+
+// final reports whether attaching again cannot help: the sidecar says so, or that this
+// engine breaks the protocol or runs another model than its group.
+func final(err error) bool {
+	if errors.Is(err, errUnpolled) {
+		return true
+	}
+	return errs.Spoken(err) && (errors.Is(err, handoff.ErrEngine) || errors.Is(err, handoff.ErrModel) ||
+		strings.Contains(err.Error(), relaunch))
+}
+
+// relaunch is the sidecar's word, under several sentinels, that nothing but a new launch
+// of the group helps.
+const relaunch = "relaunch the group"
 
 func (c *Client) ring() {
 	select {
@@ -202,56 +240,46 @@ func (c *Client) ring() {
 	}
 }
 
-func (c *Client) read() {
-	for {
-		m, err := c.receive()
-		if err == nil {
-			err = c.take(m)
-		}
-		if err != nil {
-			c.end(err)
-			return
-		}
-	}
-}
-
-// write is the one goroutine that sends on the stream.
-func (c *Client) write() {
-	err := c.out.Run(c.stream.Send)
-	switch {
-	case err == nil:
-		_ = c.stream.CloseSend()
-	case errors.Is(err, io.EOF): // the reader hears why
-	default:
-		c.end(err)
-	}
-}
-
-// end closes the session for the first reason given.
-func (c *Client) end(err error) {
-	c.mu.Lock()
-	if c.err == nil {
-		c.err = err
-	}
-	err = c.err
-	c.mu.Unlock()
-	c.out.Break(err)
-	c.cancel()
-	c.ring()
-}
-
-// Send queues m and never blocks; m's slices may be reused. ErrBound refuses m alone;
-// a full queue ends the session.
+// Send queues m and never blocks; m's slices may be reused. ErrBound refuses m alone, and
+// so do ErrEngine and ErrUnknown for what the engine may not say.
+//
+// While no sidecar is there, nothing is lost that matters: an Export is stated when the
+// client attaches again, and freed in the group's order; Applied and Fenced are stated as
+// they are by then; an Import fails at once with ErrPeer and its source safe. An import
+// that waits when the sidecar is lost ends by the word of the next one. Until then it
+// waits, under OnDownFail until its deadline, or under OnDownRecompute it fails at once.
+// Either way its memory is the group's: it comes back by ReleaseQuarantine, or the group
+// admits it all the same, and the engine ends a request that nobody waits for.
 func (c *Client) Send(m handoff.FromEngine) error {
 	p, err := codec.EncodeFromEngine(m)
 	if err != nil {
 		return err
 	}
-	return c.out.Send(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case errors.Is(c.err, pump.ErrClosed):
+		return c.err
+	case c.err != nil:
+		return fmt.Errorf("%w: %w", pump.ErrClosed, c.err)
+	}
+	told, err := c.rec.sends(m, time.Now())
+	if err != nil || told {
+		return err
+	}
+	if c.ses != nil && c.ses.out.Send(p) == nil {
+		return nil
+	}
+	if im, ok := m.(handoff.Import); ok {
+		l := importLabel(im)
+		delete(c.rec.imports, l)
+		c.failed(l, fmt.Errorf("%w: no sidecar is there to import %q", handoff.ErrPeer, l), true)
+	}
+	return nil
 }
 
 // Poll appends what is ready to dst, in order of arrival, all but decisions. It never
-// blocks. MoverStarted is among it: the engine keeps a pidfd of every mover.
+// blocks.
 func (c *Client) Poll(dst []handoff.ToEngine) []handoff.ToEngine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,27 +290,28 @@ func (c *Client) Poll(dst []handoff.ToEngine) []handoff.ToEngine {
 }
 
 // Decisions takes the decisions that are held and not yet taken, in order, up to and
-// with number through. The caller owns the result.
+// with number through. Their slices are read only: the client states them again.
 func (c *Client) Decisions(through uint64) []handoff.Decision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
-	for n < len(c.decisions) && c.decisions[n].N <= through {
-		n++
-	}
-	if n == 0 {
-		return nil
-	}
-	taken := c.decisions[:n:n]
-	c.decisions = c.decisions[n:]
-	return taken
+	return c.rec.take(through)
 }
 
-// Wake receives a value after something arrived, or after the session ended.
+// Wake receives a value after something arrived, and after a session was lost or stands
+// again.
 func (c *Client) Wake() <-chan struct{} { return c.wake }
 
-// Err is why the session ended, nil while it lives. What arrived before stays for
-// Poll and Decisions.
+// Away is why no sidecar is attached, nil while one is. The client goes on trying until
+// Err says otherwise.
+func (c *Client) Away() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.away
+}
+
+// Err is why the client has ended, nil while it lives: its engine closed it or broke the
+// protocol, or the sidecar says that the group must be launched anew. What arrived before
+// stays for Poll and Decisions.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -296,11 +325,15 @@ func (c *Client) Close() error {
 	if c.err == nil {
 		c.err = pump.ErrClosed
 	}
+	if c.ses != nil && c.away == nil {
+		c.ses.out.Close(nil)
+	} else {
+		c.end()
+	}
 	c.mu.Unlock()
-	c.out.Close(nil)
-	grace := time.AfterFunc(closeGrace, c.cancel)
+	grace := time.AfterFunc(closeGrace, c.end)
 	c.wg.Wait()
 	grace.Stop()
-	c.end(pump.ErrClosed)
-	return c.conn.Close()
+	c.end()
+	return nil
 }

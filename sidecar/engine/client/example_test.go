@@ -44,5 +44,5 @@ func Example() {
 			}
 		}
 	}
-	fmt.Println(err) // the sidecar is gone, or said why it refuses
+	fmt.Println(err) // closed, or the sidecar says that the group must be launched anew
 }

@@ -1,0 +1,281 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/proto/codec"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// record is what this rank has to state when it attaches again: what it exported and
+// holds, what it asked for and was not answered, and the decisions that it holds. It
+// follows the messages in both directions, in their order, and does no I/O.
+//
+// A label ends once: an export by Free (when the engine takes that decision), Failed or
+// UnpinExport, an import by Imported or Failed. What ends a label that has ended is not
+// passed on.
+type record struct {
+	pins      map[string]bool    // exports that are held
+	announced map[string]bool    // in this session, and not exported
+	imports   map[string]awaited // imports without an end
+	log       []handoff.Decision // held and not settled, or not taken; by number, without gaps
+	held      uint64             // decisions 1 to held have arrived,
+	taken     uint64             // 1 to taken were handed to the engine,
+	applied   uint64             // 1 to applied it has applied,
+	settled   uint64             // and 1 to settled nobody need state any more
+	fenced    uint64             // the highest fence that the engine passed
+	weights   uint64             // the engine's weights epoch
+}
+
+// awaited is an import without an end.
+type awaited struct {
+	id       handoff.ID
+	key      handoff.Key
+	deadline time.Time // when OnDownFail gives it up, if no sidecar is there
+}
+
+// Bounds of a record: what one Attach can state.
+const (
+	maxPins    = codec.MaxPins
+	maxImports = codec.MaxPins
+	maxHeld    = codec.MaxStated
+)
+
+// newRecord goes on from what an engine states of an earlier client's sessions. The
+// decisions that it states are the engine's already.
+func newRecord(a handoff.Attach, now time.Time) *record {
+	r := &record{pins: map[string]bool{}, announced: map[string]bool{}, imports: map[string]awaited{},
+		log: slices.Clone(a.Decisions), held: a.Held, taken: a.Held, applied: a.Applied, weights: a.Model.WeightsEpoch}
+	for _, l := range a.Pins {
+		r.pins[l] = true
+	}
+	for _, l := range a.Imports {
+		r.imports[l] = awaited{deadline: now.Add(defaultDeadline)}
+	}
+	for _, d := range a.Decisions {
+		r.settled = max(r.settled, d.Settled)
+	}
+	return r
+}
+
+// state is a with what this rank has to say at this instant.
+func (r *record) state(a handoff.Attach) handoff.Attach {
+	a.Pins, a.Imports = slices.Sorted(maps.Keys(r.pins)), slices.Sorted(maps.Keys(r.imports))
+	a.Applied, a.Held, a.Model.WeightsEpoch = r.applied, r.held, r.weights
+	// The log keeps what the engine has not taken, whatever a leader settles.
+	a.Decisions = slices.Clone(r.log[r.after(r.settled):])
+	if len(a.Decisions) == 0 {
+		a.Decisions = nil
+	}
+	return a
+}
+
+// after is the index in the log of the first decision behind n.
+func (r *record) after(n uint64) int {
+	i, _ := slices.BinarySearchFunc(r.log, n+1, func(d handoff.Decision, n uint64) int {
+		switch {
+		case d.N < n:
+			return -1
+		case d.N > n:
+			return 1
+		}
+		return 0
+	})
+	return i
+}
+
+// sends takes a message of the engine before it goes out. told: it was said before and
+// need not be again. An error refuses it and changes nothing. That the message is lost
+// with its session is covered by what state says.
+func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err error) {
+	wrong := func(format string, args ...any) (bool, error) {
+		return false, fmt.Errorf("%w: "+format, append([]any{handoff.ErrEngine}, args...)...)
+	}
+	switch m := m.(type) {
+	case handoff.Announce:
+		if len(r.announced) >= maxPins {
+			return false, fmt.Errorf("%w: %d labels are announced", handoff.ErrBound, maxPins)
+		}
+		if !r.pins[m.Label] {
+			r.announced[m.Label] = true
+		}
+	case handoff.Export:
+		switch {
+		case m.Label == "":
+			return wrong("an export has a label")
+		case slices.ContainsFunc(r.log[r.after(r.applied):r.after(r.taken)], func(d handoff.Decision) bool {
+			return d.Kind == handoff.Free && d.Label == m.Label
+		}):
+			return wrong("label %q was freed: say Applied before it is exported again", m.Label)
+		case r.pins[m.Label]:
+			return wrong("label %q is exported already: it is over with Free, Failed or UnpinExport", m.Label)
+		case len(r.pins) >= maxPins:
+			return false, fmt.Errorf("%w: %d exports are held", handoff.ErrBound, maxPins)
+		}
+		delete(r.announced, m.Label)
+		r.pins[m.Label] = true
+	case handoff.ReleaseExport:
+		delete(r.announced, m.Label)
+	case handoff.Import:
+		return r.asks(m, now)
+	case handoff.Applied:
+		if m.N > r.taken || m.N < r.applied {
+			return wrong("it says that %d decisions are applied: it has taken %d and applied %d", m.N, r.taken, r.applied)
+		}
+		for _, d := range r.log[r.after(r.applied):r.after(m.N)] {
+			if d.Kind == handoff.SetWeightsEpoch {
+				r.weights = d.WeightsEpoch
+			}
+		}
+		r.applied = m.N
+		r.trim()
+	case handoff.Fenced:
+		r.fenced = max(r.fenced, m.N)
+	case handoff.Attach, handoff.BuffersReady, handoff.Held:
+		return wrong("%T is the client's to say", m)
+	}
+	return false, nil
+}
+
+// asks takes an import. The same one under its label is under way already.
+func (r *record) asks(m handoff.Import, now time.Time) (told bool, err error) {
+	label := importLabel(m)
+	if label == "" {
+		return false, fmt.Errorf("%w: an import has a label", handoff.ErrEngine)
+	}
+	if old, open := r.imports[label]; open {
+		if old.id == m.Manifest.ID && old.key == m.Manifest.Key {
+			return true, nil
+		}
+		return false, fmt.Errorf("%w: label %q names another import under way", handoff.ErrUnknown, label)
+	}
+	if len(r.imports) >= maxImports {
+		return false, fmt.Errorf("%w: %d imports have no end", handoff.ErrBound, maxImports)
+	}
+	d := m.Deadline
+	if d <= 0 {
+		d = defaultDeadline
+	}
+	r.imports[label] = awaited{m.Manifest.ID, m.Manifest.Key, now.Add(d)}
+	return false, nil
+}
+
+// importLabel is the label that the sidecar knows an import by.
+func importLabel(m handoff.Import) string {
+	if m.Label == "" {
+		return m.Manifest.Label
+	}
+	return m.Label
+}
+
+// errGap reports decisions that did not come in order: another session brings them.
+var errGap = errors.New("a decision is missing")
+
+// hears takes a message of the sidecar other than a decision and says whether the
+// engine has to hear it.
+func (r *record) hears(m handoff.ToEngine) bool {
+	switch m := m.(type) {
+	case handoff.Imported:
+		a, open := r.imports[m.Label]
+		if !open || a.id != (handoff.ID{}) && a.id != m.ID {
+			return false
+		}
+		delete(r.imports, m.Label)
+	case handoff.Failed:
+		switch {
+		case hasKey(r.imports, m.Label):
+			delete(r.imports, m.Label)
+		case r.pins[m.Label]:
+			delete(r.pins, m.Label)
+		case r.announced[m.Label]:
+			delete(r.announced, m.Label)
+		default:
+			return false
+		}
+	case handoff.UnpinExport:
+		if !r.pins[m.Label] {
+			return false
+		}
+		delete(r.pins, m.Label)
+	}
+	return true
+}
+
+func hasKey[V any](m map[string]V, k string) bool { _, ok := m[k]; return ok }
+
+// holds takes a decision. One that is held already says at most what is settled.
+func (r *record) holds(d handoff.Decision) error {
+	switch {
+	case d.N > r.held+1:
+		return fmt.Errorf("%w: decision %d after %d: %w", handoff.ErrEngine, d.N, r.held, errGap)
+	case d.N == r.held+1:
+		r.log = append(r.log, d)
+		r.held = d.N
+	}
+	if d.Settled <= r.held {
+		r.settled = max(r.settled, d.Settled)
+	}
+	r.trim()
+	return nil
+}
+
+// trim drops what need not be stated: decisions that are settled and taken. A leader
+// that settles nothing does not make the log grow for ever: the oldest applied go.
+func (r *record) trim() {
+	n := r.after(min(r.settled, r.applied))
+	if over := len(r.log) - maxHeld; over > n {
+		n = min(over, r.after(r.applied))
+	}
+	clear(r.log[:n])
+	r.log = r.log[n:]
+}
+
+// take hands the engine the decisions up to through that it has not taken.
+func (r *record) take(through uint64) []handoff.Decision {
+	from := r.after(r.taken)
+	to := max(r.after(through), from)
+	if from == to {
+		return nil
+	}
+	ds := slices.Clone(r.log[from:to])
+	for _, d := range ds {
+		if d.Kind == handoff.Free {
+			delete(r.pins, d.Label)
+		}
+	}
+	r.taken = ds[len(ds)-1].N
+	return ds
+}
+
+// waiting is how many decisions the engine has not taken.
+func (r *record) waiting() int { return int(r.held - r.taken) }
+
+// lost is the end of a session: nothing that was announced in it is known any more.
+func (r *record) lost() { clear(r.announced) }
+
+// giveUp ends the imports whose deadline has come, all of them with all, and returns
+// their labels in order.
+func (r *record) giveUp(now time.Time, all bool) (labels []string) {
+	for l, a := range r.imports {
+		if all || !a.deadline.After(now) {
+			labels = append(labels, l)
+			delete(r.imports, l)
+		}
+	}
+	slices.Sort(labels)
+	return labels
+}
+
+// due is when giveUp has something to do; ok is false when it never has.
+func (r *record) due() (at time.Time, ok bool) {
+	for _, a := range r.imports {
+		if !ok || a.deadline.Before(at) {
+			at, ok = a.deadline, true
+		}
+	}
+	return at, ok
+}

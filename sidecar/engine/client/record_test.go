@@ -1,0 +1,207 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+var noon = time.Unix(1e9, 0)
+
+// replay gives a record messages of both sides and tells what the engine hears, what is
+// told already, and what is refused.
+func replay(t *testing.T, r *record, ms ...any) (said []string) {
+	t.Helper()
+	for _, m := range ms {
+		switch m := m.(type) {
+		case handoff.Decision:
+			if err := r.holds(m); err != nil {
+				said = append(said, "gap")
+			}
+		case handoff.FromEngine:
+			told, err := r.sends(m, noon)
+			if told {
+				said = append(said, "told")
+			}
+			if err != nil {
+				said = append(said, "refused")
+			}
+		case handoff.ToEngine:
+			if !r.hears(m) {
+				said = append(said, "swallowed")
+			}
+		case func(*record):
+			m(r)
+		}
+	}
+	return said
+}
+
+func takes(n uint64) func(*record) { return func(r *record) { r.take(n) } }
+
+func export(l string) handoff.Export   { return handoff.Export{Label: l, Tokens: 1} }
+func failed(l string) handoff.Failed   { return handoff.Failed{Label: l, Err: handoff.ErrGone} }
+func free(n uint64, l string) decision { return decision{N: n, Kind: handoff.Free, Label: l} }
+
+type decision = handoff.Decision
+
+func importOf(l string, id uint64) handoff.Import {
+	return handoff.Import{Label: l, Manifest: handoff.Manifest{ID: handoff.ID{N: id}}}
+}
+
+func imported(l string, id uint64) handoff.Imported {
+	return handoff.Imported{Label: l, ID: handoff.ID{N: id}}
+}
+
+// course is a course of messages, what is said of each, and what is stated after them.
+type course struct {
+	what  string
+	said  []string
+	in    []any
+	state handoff.Attach
+}
+
+func stated(t *testing.T, cs []course) {
+	for _, c := range cs {
+		t.Run(c.what, func(t *testing.T) {
+			r := newRecord(handoff.Attach{}, noon)
+			if said := replay(t, r, c.in...); !reflect.DeepEqual(said, c.said) {
+				t.Errorf("said %v, want %v", said, c.said)
+			}
+			if got := r.state(handoff.Attach{}); !reflect.DeepEqual(got, c.state) {
+				t.Errorf("states %+v, want %+v", got, c.state)
+			}
+		})
+	}
+}
+
+func ds(ds ...decision) []decision { return ds }
+
+// TestStated: exports and imports.
+func TestStated(t *testing.T) {
+	stated(t, []course{
+		{"nothing", nil, nil, handoff.Attach{}},
+		{"an export is held", nil, []any{handoff.Announce{Label: "a"}, export("a")}, handoff.Attach{Pins: []string{"a"}}},
+		{"an announced label is not", nil, []any{handoff.Announce{Label: "a"}}, handoff.Attach{}},
+		{"refused", nil, []any{export("a"), export("b"), failed("a")}, handoff.Attach{Pins: []string{"b"}}},
+		{"unpinned", nil, []any{export("a"), handoff.UnpinExport{Label: "a"}}, handoff.Attach{}},
+		{"unpinned twice", []string{"swallowed"}, []any{export("a"), handoff.UnpinExport{Label: "a"}, handoff.UnpinExport{Label: "a"}}, handoff.Attach{}},
+		{"given up and not yet freed", nil, []any{export("a"), handoff.ReleaseExport{Label: "a"}}, handoff.Attach{Pins: []string{"a"}}},
+		{"free is held, and not taken", nil, []any{export("a"), free(1, "a")},
+			handoff.Attach{Pins: []string{"a"}, Held: 1, Decisions: ds(free(1, "a"))}},
+		{"free is taken", nil, []any{export("a"), free(1, "a"), takes(1)}, handoff.Attach{Held: 1, Decisions: ds(free(1, "a"))}},
+		{"freed and exported again", nil, []any{export("a"), free(1, "a"), takes(1), handoff.Applied{N: 1}, export("a")},
+			handoff.Attach{Pins: []string{"a"}, Held: 1, Applied: 1, Decisions: ds(free(1, "a"))}},
+		{"exported again before Applied is said", []string{"refused"}, []any{export("a"), free(1, "a"), takes(1), export("a"), handoff.Applied{N: 1}},
+			handoff.Attach{Held: 1, Applied: 1, Decisions: ds(free(1, "a"))}},
+		{"without a label", []string{"refused", "refused"}, []any{export(""), importOf("", 1)}, handoff.Attach{}},
+		{"exported twice", []string{"refused"}, []any{export("a"), export("a"), failed("a")}, handoff.Attach{}},
+		{"an import waits", nil, []any{importOf("a", 1)}, handoff.Attach{Imports: []string{"a"}}},
+		{"an import by the manifest's label", []string{"told"}, []any{
+			handoff.Import{Manifest: handoff.Manifest{Label: "m"}}, handoff.Import{Label: "m", Manifest: handoff.Manifest{Label: "m"}}},
+			handoff.Attach{Imports: []string{"m"}}},
+		{"imported, and told again", []string{"swallowed"}, []any{importOf("a", 1), imported("a", 1), imported("a", 1)}, handoff.Attach{}},
+		{"failed, and told again", []string{"swallowed"}, []any{importOf("a", 1), failed("a"), failed("a")}, handoff.Attach{}},
+		{"a late end of the label's last use", []string{"swallowed"}, []any{importOf("a", 1), imported("a", 1), importOf("a", 2), imported("a", 1)},
+			handoff.Attach{Imports: []string{"a"}}},
+		{"the same import again, and another of its label", []string{"told", "refused"},
+			[]any{importOf("a", 1), importOf("a", 1), importOf("a", 2)}, handoff.Attach{Imports: []string{"a"}}},
+		{"a failure of what was announced", []string{"swallowed"}, []any{handoff.Announce{Label: "a"}, failed("a"), failed("a")}, handoff.Attach{}},
+		{"an announcement is forgotten with its session", []string{"swallowed"},
+			[]any{handoff.Announce{Label: "a"}, (*record).lost, failed("a")}, handoff.Attach{}},
+		{"a failure of a label that imports and exports is the import's", nil,
+			[]any{export("a"), importOf("a", 1), failed("a")}, handoff.Attach{Pins: []string{"a"}}},
+		{"what the client says itself", []string{"refused", "refused", "refused"},
+			[]any{handoff.Attach{}, handoff.BuffersReady{}, handoff.Held{}}, handoff.Attach{}},
+	})
+}
+
+func TestStatedDecisions(t *testing.T) {
+	stated(t, []course{
+		{"decisions", nil, []any{decision{N: 1}, decision{N: 2}, takes(1), handoff.Applied{N: 1}},
+			handoff.Attach{Applied: 1, Held: 2, Decisions: ds(decision{N: 1}, decision{N: 2})}},
+		{"taken as far as they are held", []string{"refused"}, []any{decision{N: 1}, takes(9), handoff.Applied{N: 1}, handoff.Applied{N: 2}},
+			handoff.Attach{Applied: 1, Held: 1, Decisions: ds(decision{N: 1})}},
+		{"settled", nil, []any{decision{N: 1}, decision{N: 2}, takes(2), handoff.Applied{N: 2}, decision{N: 3, Settled: 2}},
+			handoff.Attach{Applied: 2, Held: 3, Decisions: ds(decision{N: 3, Settled: 2})}},
+		{"settled by one that is held", nil, []any{decision{N: 1}, decision{N: 2}, takes(2), handoff.Applied{N: 2}, decision{N: 2, Settled: 1}},
+			handoff.Attach{Applied: 2, Held: 2, Decisions: ds(decision{N: 2})}},
+		{"a gap changes nothing", []string{"gap"}, []any{decision{N: 1}, decision{N: 3}}, handoff.Attach{Held: 1, Decisions: ds(decision{N: 1})}},
+		{"again and out of order", []string{"gap"}, []any{decision{N: 1}, decision{N: 1}, decision{N: 3}, decision{N: 2}, decision{N: 1}},
+			handoff.Attach{Held: 2, Decisions: ds(decision{N: 1}, decision{N: 2})}},
+		{"applied what was not taken", []string{"refused"}, []any{decision{N: 1}, handoff.Applied{N: 1}}, handoff.Attach{Held: 1, Decisions: ds(decision{N: 1})}},
+		{"applied goes back", []string{"refused"}, []any{decision{N: 1}, takes(1), handoff.Applied{N: 1}, handoff.Applied{N: 0}},
+			handoff.Attach{Held: 1, Applied: 1, Decisions: ds(decision{N: 1})}},
+		{"the weights are those of what was applied", nil, []any{
+			decision{N: 1, Kind: handoff.SetWeightsEpoch, WeightsEpoch: 7}, decision{N: 2, Kind: handoff.SetWeightsEpoch, WeightsEpoch: 8},
+			takes(2), handoff.Applied{N: 1}}, handoff.Attach{Held: 2, Applied: 1, Model: handoff.ModelIdentity{WeightsEpoch: 7},
+			Decisions: ds(decision{N: 1, Kind: handoff.SetWeightsEpoch, WeightsEpoch: 7}, decision{N: 2, Kind: handoff.SetWeightsEpoch, WeightsEpoch: 8})}},
+	})
+}
+
+// TestRecordGoesOn: an engine that states an earlier client's sessions has its decisions.
+func TestRecordGoesOn(t *testing.T) {
+	a := handoff.Attach{Pins: []string{"p"}, Imports: []string{"i"}, Applied: 3, Held: 4,
+		Decisions: []decision{{N: 3, Settled: 1}, {N: 4, Settled: 2}}}
+	r := newRecord(a, noon)
+	if got := r.state(handoff.Attach{}); !reflect.DeepEqual(got, a) {
+		t.Errorf("states %+v, want %+v", got, a)
+	}
+	if ds := r.take(9); ds != nil {
+		t.Errorf("took %v: they are the engine's already", ds)
+	}
+	if said := replay(t, r, decision{N: 5}, takes(5), handoff.Applied{N: 5}, imported("i", 9)); said != nil {
+		t.Errorf("said %v", said)
+	}
+}
+
+// TestRecordIsBounded: an engine or a leader that never ends anything costs bounded memory.
+func TestRecordIsBounded(t *testing.T) {
+	r := newRecord(handoff.Attach{}, noon)
+	var err error
+	for i := 0; i <= maxPins && err == nil; i++ {
+		_, err = r.sends(export(fmt.Sprint(i)), noon)
+	}
+	if !errors.Is(err, handoff.ErrBound) || len(r.pins) != maxPins {
+		t.Errorf("%d exports: %v", len(r.pins), err)
+	}
+	err = nil
+	for i := 0; i <= maxImports && err == nil; i++ {
+		_, err = r.sends(importOf(fmt.Sprint(i), 1), noon)
+	}
+	if !errors.Is(err, handoff.ErrBound) || len(r.imports) != maxImports {
+		t.Errorf("%d imports: %v", len(r.imports), err)
+	}
+	for n := range uint64(2 * maxHeld) { // settled by nobody
+		replay(t, r, decision{N: n + 1}, takes(n+1), handoff.Applied{N: n + 1})
+	}
+	if len(r.log) > maxHeld+1 || r.log[len(r.log)-1].N != 2*maxHeld {
+		t.Errorf("%d decisions are kept, up to %d", len(r.log), r.log[len(r.log)-1].N)
+	}
+}
+
+func TestGiveUp(t *testing.T) {
+	r := newRecord(handoff.Attach{}, noon)
+	late := importOf("late", 1)
+	late.Deadline = time.Minute
+	replay(t, r, importOf("b", 1), late, importOf("a", 1))
+	if at, ok := r.due(); !ok || !at.Equal(noon.Add(defaultDeadline)) {
+		t.Errorf("due %v, %v", at, ok)
+	}
+	if got := r.giveUp(noon.Add(defaultDeadline-1), false); got != nil {
+		t.Errorf("given up early: %v", got)
+	}
+	if got := r.giveUp(noon.Add(defaultDeadline), false); !reflect.DeepEqual(got, []string{"a", "b"}) {
+		t.Errorf("given up %v", got)
+	}
+	if got := r.giveUp(noon, true); !reflect.DeepEqual(got, []string{"late"}) {
+		t.Errorf("given up %v", got)
+	}
+	if _, ok := r.due(); ok {
+		t.Error("something is due")
+	}
+}
