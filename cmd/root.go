@@ -172,6 +172,7 @@ func newRoot() *cobra.Command {
 		newDemoCmd(),
 		newDevCmd(),
 		newEngineCmd(),
+		newLoadCmd(),
 		newMoverCmd(),
 		newPlanCmd(),
 		newSidecarCmd(),

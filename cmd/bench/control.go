@@ -41,7 +41,7 @@ func controlCost(ctx context.Context, o Options) (out []Result, err error) {
 			err = errors.Join(err, e.close())
 		}
 	}()
-	conn, err := grpc.NewClient("passthrough:///"+c.Groups[1].Ranks[0].Sidecar.Addr, grpc.WithTransportCredentials(credentials.NewTLS(c.ClientTLS("d"))))
+	conn, err := grpc.NewClient("passthrough:///"+c.Groups[1].Ranks[0].Sidecar.Addr, grpc.WithTransportCredentials(credentials.NewTLS(c.ClientTLS("d", 0))))
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ type Options struct {
 	BlockTokens int32 // tokens of a block; 0: 16
 	Blocks      int32 // of each engine
 	Slots       int32
+	Imports     int32  // that may wait or run at once in a group; 0: the sidecar's own bound
 	Corrupt     string // what the decode engines damage on admission; "": nothing
 	Backend     string // shm
 	Binary      string // baton itself
@@ -318,9 +319,9 @@ func (c *Cluster) start(args ...string) (*lifeline.Child, error) {
 	return child, nil
 }
 
-// ClientTLS is how this process, as a control plane, calls the leader of a group.
-func (c *Cluster) ClientTLS(group string) *tls.Config {
-	return c.own.Client(certs.Expect(certs.SidecarID(cluster, tenant, group, 0)))
+// ClientTLS is how this process, as a control plane, calls a rank's sidecar.
+func (c *Cluster) ClientTLS(group string, rank int32) *tls.Config {
+	return c.own.Client(certs.Expect(certs.SidecarID(cluster, tenant, group, rank)))
 }
 
 // Died carries the first child that ended without being asked.
@@ -330,7 +331,7 @@ func (c *Cluster) Died() <-chan error { return c.died }
 func (c *Cluster) rosters(ctx context.Context) error {
 	for _, g := range c.Groups {
 		var err error
-		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, c.ClientTLS(g.Name))
+		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, c.ClientTLS(g.Name, 0))
 		if err != nil {
 			return err
 		}

@@ -31,6 +31,9 @@ type sidecarFile struct {
 	NATS struct {
 		URLs []string `yaml:"urls"`
 	} `yaml:"nats"`
+	Limits struct {
+		Imports int32 `yaml:"imports,omitempty"`
+	} `yaml:"limits,omitempty"`
 	TLS struct {
 		CA   string `yaml:"ca"`
 		Cert string `yaml:"cert"`
@@ -46,6 +49,7 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	f := sidecarFile{Cluster: cluster, Pool: pool, Group: g.Name, Rank: rank, Role: g.Role, Tenant: tenant,
 		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
+	f.Limits.Imports = c.opt.Imports
 	f.TLS.CA = filepath.Join(c.Dir, "certs", "ca.pem")
 	f.TLS.Cert, f.TLS.Key = c.certFiles(g, rank)
 	b, err := yaml.Marshal(f)

@@ -15,7 +15,7 @@ func (r *Rank) Attach() handoff.Attach {
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens},
 		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse}
 	for i, b := range r.bufs {
-		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.mem))})
+		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.Mem))})
 	}
 	return a
 }
@@ -29,7 +29,7 @@ func (r *Rank) identity() handoff.ModelIdentity {
 func (r *Rank) Files() []int {
 	var fds []int
 	for _, b := range r.bufs {
-		fds = append(fds, b.fd)
+		fds = append(fds, b.FD)
 	}
 	return fds
 }

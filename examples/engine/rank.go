@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/batonkv/baton/examples/engine/memfd"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/examples/engine/tp"
@@ -36,7 +37,7 @@ type Rank struct {
 	cfg     Config
 	model   *model.Model
 	mem     *model.Memory
-	bufs    []buffer
+	bufs    []memfd.Buffer
 	shards  []layout.Shard
 	pool    *paged.Pool
 	run     *model.Run
@@ -90,7 +91,7 @@ func New(cfg Config) (*Rank, error) {
 // its own mapping.
 func (r *Rank) Close() error {
 	for _, b := range r.bufs {
-		b.close()
+		b.Close()
 	}
 	r.bufs = nil
 	return nil

@@ -1,0 +1,91 @@
+// Package load drives hand-offs hard over real processes: made-up requests of many
+// kinds, at once and from a seed, between groups of load engines. Each that is admitted
+// is compared with what its tokens say, and at the end nothing may be held anywhere.
+package load
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/discovery"
+	engine "github.com/batonkv/baton/examples/load"
+)
+
+var (
+	// ErrOptions is a fault of Options; its text names the flag.
+	ErrOptions = errors.New("load")
+	// ErrWrong: something was admitted, or is held, that is not what it must be.
+	ErrWrong = errors.New("WRONG STATE")
+	// ErrLeaked: blocks, slots or imports are held by nobody's request.
+	ErrLeaked = errors.New("LEAKED")
+	// ErrUnexpected: a request ended otherwise than its kind may.
+	ErrUnexpected = errors.New("UNEXPECTED END")
+)
+
+// Options is one run.
+type Options struct {
+	Dev        dev.Options // Groups, Binary, Stderr, log; Engine is set here
+	Model      engine.Model
+	Requests   int
+	AtOnce     int // requests that run at once; 0: all
+	Seed       uint64
+	KillMovers int           // kill -9 so many movers, one by one, while requests run
+	Blocks     int32         // of each prefill engine; decode has half of its tokens and slots. 0: DefaultBlocks
+	Slots      int32         // 0: DefaultSlots
+	Deadline   time.Duration // of one request; 0: a minute
+	Damage     bool          // flip a bit of what decode admits: the run must fail
+}
+
+// DefaultBlocks and DefaultSlots are too few for all requests at once.
+const (
+	DefaultBlocks = 384
+	DefaultSlots  = 48
+)
+
+// maxImports is the sidecars' bound, low enough to be met: a full queue refuses.
+const maxImports = 24
+
+const maxRequests = 1 << 20
+
+func (o Options) defaults() Options {
+	if o.AtOnce == 0 {
+		o.AtOnce = o.Requests
+	}
+	if o.Blocks == 0 {
+		o.Blocks = DefaultBlocks
+	}
+	if o.Slots == 0 {
+		o.Slots = DefaultSlots
+	}
+	if o.Deadline == 0 {
+		o.Deadline = time.Minute
+	}
+	if o.Model == "" {
+		o.Model = engine.Hybrid
+	}
+	return o
+}
+
+// Check refuses what cannot be run, before anything is started.
+func (o Options) Check() error {
+	has := func(role discovery.Role) bool {
+		return slices.ContainsFunc(o.Dev.Groups, func(g dev.Group) bool { return g.Role == role })
+	}
+	o = o.defaults()
+	switch {
+	case !has(discovery.Prefill) || !has(discovery.Decode):
+		return fmt.Errorf("%w: --inference-shards: want a prefill and a decode group, such as tp=2,role=prefill+tp=1,role=decode", ErrOptions)
+	case o.Requests < 1 || o.Requests > maxRequests:
+		return fmt.Errorf("%w: --requests %d: want 1 to %d", ErrOptions, o.Requests, maxRequests)
+	case o.AtOnce < 1:
+		return fmt.Errorf("%w: --at-once %d: want 1 or more, or 0 for all", ErrOptions, o.AtOnce)
+	case o.KillMovers < 0 || o.KillMovers > o.Requests:
+		return fmt.Errorf("%w: --kill-movers %d: want 0 to the number of requests", ErrOptions, o.KillMovers)
+	case o.Model != engine.Attention && o.Model != engine.Hybrid:
+		return fmt.Errorf("%w: --model %q: want attention or hybrid", ErrOptions, o.Model)
+	}
+	return nil
+}

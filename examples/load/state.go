@@ -1,0 +1,167 @@
+package load
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/batonkv/baton/examples/engine/memfd"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/parallel"
+)
+
+// state is a rank's shards over shared memory, filled with a pattern: each element of a
+// request's state is a function of (tokens so far, state, layer, unit, row, element). It
+// goes by the views alone, so that any layout that can be stated can be filled.
+type state struct {
+	model  layout.Model
+	shards []layout.Shard
+	bufs   []memfd.Buffer
+}
+
+func newState(cfg Config) (*state, error) {
+	d := cfg.Model.desc()
+	places, err := d.Rank(parallel.Cut{TP: int32(cfg.TP)}, cfg.memory(), layout.Rank(cfg.Rank))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	s := &state{model: d.Model(), shards: places.Shards}
+	for i, n := range places.Buffers {
+		b, err := memfd.New(fmt.Sprintf("baton-load-%.32s-%d-%d", cfg.Group, cfg.Rank, i), n)
+		if err != nil {
+			s.close()
+			return nil, fmt.Errorf("load: %w", err)
+		}
+		s.bufs = append(s.bufs, b)
+		fill(b.Mem, poison)
+	}
+	return s, nil
+}
+
+func (s *state) close() {
+	for _, b := range s.bufs {
+		b.Close()
+	}
+	s.bufs = nil
+}
+
+// poison is what memory holds that was handed out and not written.
+const poison = 0xa5
+
+func fill(b []byte, v byte) {
+	for i := range b {
+		b[i] = v
+	}
+}
+
+// items is where a request's state lies: rows of the paged states by block, the
+// per-request states in one slot.
+type items struct {
+	blocks []int32
+	slot   int32 // -1: none
+}
+
+// each calls f with every element of rows and, when slot is wanted, of the per-request
+// state at position chain's end. want is the element's pattern in size bytes.
+func (s *state) each(at items, chain []uint64, rows layout.Span, slot bool, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		if s.model.States[sh.State].Paging == layout.PerBlock {
+			for t := rows.Lo; t < rows.Hi; t++ {
+				if !s.row(sh, at.blocks[t/sh.Rows], t%sh.Rows, chain[t+1], f) {
+					return false
+				}
+			}
+			continue
+		}
+		for r := int32(0); slot && r < sh.Rows; r++ {
+			if !s.row(sh, at.slot, r, mix(chain[len(chain)-1]+uint64(r)), f) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// row is one row of one item, over the shard's layers and units.
+func (s *state) row(sh *layout.Shard, item, row int32, c uint64, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
+	mem, v, n := s.bufs[sh.View.Buffer].Mem, &sh.View, sh.DType.Size()
+	elems := int64(s.model.States[sh.State].Elems)
+	for l := sh.Box.Layers.Lo; l < sh.Box.Layers.Hi; l++ {
+		for u := sh.Box.Units.Lo; u < sh.Box.Units.Hi; u++ {
+			off := v.Off + int64(l-sh.Box.Layers.Lo)*v.Layer + int64(item)*v.Item + int64(row)*v.Row + int64(u-sh.Box.Units.Lo)*v.Unit
+			x := mix(c ^ uint64(sh.State)<<56 ^ uint64(l)<<32 ^ uint64(u))
+			for e := range elems {
+				x = x*0x5851f42d4c957f2d + 0x14057b7ef767814f
+				at := off + e*v.Elem
+				if !f(sh, mem[at:at+n:at+n], x>>(64-8*n)) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+func get(b []byte) uint64 {
+	if len(b) == 2 {
+		return uint64(binary.LittleEndian.Uint16(b))
+	}
+	return uint64(binary.LittleEndian.Uint32(b))
+}
+
+func put(b []byte, v uint64) {
+	if len(b) == 2 {
+		binary.LittleEndian.PutUint16(b, uint16(v))
+		return
+	}
+	binary.LittleEndian.PutUint32(b, uint32(v))
+}
+
+// write fills rows, and the slot with the state at the chain's end.
+func (s *state) write(at items, chain []uint64, rows layout.Span) {
+	s.each(at, chain, rows, at.slot >= 0, func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true })
+}
+
+// check compares with the pattern; what differs first is the error.
+func (s *state) check(at items, chain []uint64, rows layout.Span) (err error) {
+	s.each(at, chain, rows, at.slot >= 0, func(sh *layout.Shard, b []byte, want uint64) bool {
+		if got := get(b); got != want {
+			what := "another state's"
+			if clean := get([]byte{poison, poison, poison, poison}[:len(b)]); got == clean {
+				what = "not written"
+			}
+			err = fmt.Errorf("%w: %s in blocks %v slot %d: %#x for %#x, %s", ErrWrong, s.model.States[sh.State].Name, at.blocks, at.slot, got, want, what)
+		}
+		return err == nil
+	})
+	return err
+}
+
+// spoil poisons blocks and a slot that were handed out.
+func (s *state) spoil(at items) {
+	set := func(_ *layout.Shard, b []byte, _ uint64) bool { fill(b, poison); return true }
+	for i := range s.shards {
+		sh := &s.shards[i]
+		at := at.blocks
+		if s.model.States[sh.State].Paging == layout.PerRequest {
+			at = nil
+		}
+		for _, b := range at {
+			for r := range sh.Rows {
+				s.row(sh, b, r, 0, set)
+			}
+		}
+	}
+	if at.slot >= 0 {
+		s.each(items{slot: at.slot}, []uint64{0}, layout.Span{}, true, set)
+	}
+}
+
+// damage flips one bit of the last row, so that a check can show that it notices.
+func (s *state) damage(at items, tokens int32) {
+	sh := &s.shards[0]
+	s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, func(_ *layout.Shard, b []byte, _ uint64) bool {
+		b[0] ^= 1
+		return false
+	})
+}
