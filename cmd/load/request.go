@@ -35,7 +35,7 @@ const families = 8
 // prompt makes one that shares a beginning with others, or does not. No other has its
 // tail.
 func (r *request) prompt() engine.Prompt {
-	p := engine.Prompt{Version: 1, Prefix: uint64(r.rnd.IntN(families)), Tail: r.rnd.Uint64(), Steps: int32(r.rnd.IntN(8))}
+	p := engine.Prompt{Prefix: uint64(r.rnd.IntN(families)), Tail: r.rnd.Uint64(), Steps: int32(r.rnd.IntN(8))}
 	p.Shared = int32(r.rnd.IntN(5)) * 16 * int32(r.rnd.IntN(2))
 	p.Len = p.Shared + 1 + int32(r.rnd.IntN(80))
 	return p
@@ -84,7 +84,9 @@ func (r *request) held(ctx context.Context, c engine.Command) (export, error) {
 	b := r.src.box(c.Label)
 	select {
 	case e := <-b.exported:
-		return export{man: *e.Manifest, prompt: *c.Prompt, label: c.Label, fin: c.Finished}, nil
+		x := export{man: *e.Manifest, prompt: *c.Prompt, label: c.Label, fin: c.Finished}
+		x.prompt.Version = x.man.WeightsEpoch
+		return x, nil
 	case e := <-b.failed:
 		return export{}, fmt.Errorf("export of %s: %w", c.Label, errs.FromName(e.Name, e.Err))
 	case <-ctx.Done():

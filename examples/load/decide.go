@@ -43,8 +43,8 @@ func (r *Rank) decide(d handoff.Decision, out *outcome) error {
 		delete(r.imports, d.Of)
 		return r.admit(q, out)
 	case handoff.Drop:
-		if q == nil {
-			return nil // its Reserve held nothing
+		if q == nil || q.dropped {
+			return nil // its Reserve held nothing, or it was dropped before
 		}
 		q.dropped = true
 		return r.pool.Drop(q.hold)
@@ -58,6 +58,9 @@ func (r *Rank) decide(d handoff.Decision, out *outcome) error {
 		return err
 	case handoff.Free:
 		return r.freeExport(d.Label, out)
+	case handoff.SetWeightsEpoch:
+		r.epoch = d.WeightsEpoch
+		return nil
 	}
 	return fmt.Errorf("%w: decision %d is of kind %d", ErrDiverged, d.N, d.Kind)
 }

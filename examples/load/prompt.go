@@ -11,7 +11,7 @@ const MaxTokens = 1 << 14
 // Prompt says what the tokens of a request are, and by them all of its state. It
 // travels in the resume packet, so that who decodes knows what must have arrived.
 type Prompt struct {
-	Version uint64 // of the weights: other weights give other state for equal tokens
+	Version uint64 // of the weights that made the state, as who prefills says
 	Prefix  uint64 // seed of the first Shared tokens, which several prompts may have
 	Shared  int32
 	Tail    uint64 // seed of the others, and of what is decoded

@@ -57,6 +57,7 @@ type Rank struct {
 	exports map[string]*request
 	decodes []*request // in order of Admit
 	applied uint64
+	epoch   uint64   // of the weights
 	frees   uint64   // how often memory came back
 	letGo   []string // labels whose pin this rank's sidecar gave up, to report
 	wrong   []string // to report
@@ -91,14 +92,19 @@ func (r *Rank) Close() { r.state.close() }
 func (r *Rank) Attach() handoff.Attach {
 	c := r.cfg
 	a := handoff.Attach{Group: c.Group, Instance: c.Instance, Rank: layout.Rank(c.Rank), Ranks: int32(c.TP),
-		Model:     handoff.ModelIdentity{Name: "baton-load-" + string(c.Model), Layout: r.state.model},
+		Model:     r.identity(),
 		Shards:    r.state.shards,
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.slots(), BlockTokens: c.BlockTokens},
-		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}
+		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse}
 	for i, b := range r.state.bufs {
 		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.Mem))})
 	}
 	return a
+}
+
+// identity is the model with the weights that this rank runs.
+func (r *Rank) identity() handoff.ModelIdentity {
+	return handoff.ModelIdentity{Name: "baton-load-" + string(r.cfg.Model), WeightsEpoch: r.epoch, Layout: r.state.model}
 }
 
 // Files are the descriptors of the rank's buffers; the rank owns them.
@@ -236,7 +242,8 @@ func (r *Rank) prefill(o startOp) error {
 	if r.exports[o.Label] != nil {
 		return fmt.Errorf("%w: %q is exported already", ErrDiverged, o.Label)
 	}
-	hashes, err := blockhash.Hashes(o.Prompt.Tokens(), r.cfg.BlockTokens, o.Prompt.Version)
+	o.Prompt.Version = r.epoch
+	hashes, err := blockhash.Hashes(o.Prompt.Tokens(), r.cfg.BlockTokens, blockhash.For(r.identity(), handoff.WeightsRefuse, handoff.Salt{}))
 	if err != nil {
 		return err
 	}
@@ -255,7 +262,7 @@ func (r *Rank) prefill(o startOp) error {
 	}
 	r.exports[o.Label] = q
 	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
-		Copies: o.Copies, MaxHold: o.MaxHold}
+		Copies: o.Copies, MaxHold: o.MaxHold, WeightsEpoch: r.epoch}
 	if r.lead != nil {
 		e.Resume = handoff.Resume{Tokens: []int32{o.Prompt.Token(q.pos)}, Sampler: o.Prompt.pack(), Finished: o.Finished}
 	}
