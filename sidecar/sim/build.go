@@ -34,10 +34,14 @@ func shardsOf(rank, tp int) []layout.Shard {
 func newWorld(seed uint64, count *Coverage) *world {
 	w := &world{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), count: count, engines: map[machine.Session]*engine{},
 		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook()}
-	w.temper = temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(4),
+	w.temper = temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(5), replay: w.r.IntN(5),
+		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
 		failing: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), policy: handoff.WeightsRefuse, step: w.between(time.Millisecond, 20*time.Millisecond)}
 	if w.r.IntN(10) == 0 {
 		w.temper.step = w.between(20*time.Millisecond, 2*time.Second)
+	}
+	if w.r.IntN(3) == 0 {
+		w.temper.lease, w.temper.hold, w.temper.margin, w.temper.keep = 2*time.Second, 5*time.Second, time.Second, 3*time.Second
 	}
 	if w.r.IntN(8) == 0 {
 		w.temper.policy = handoff.WeightsAllow
@@ -132,6 +136,9 @@ func (w *world) finish() {
 	}
 	w.checkRest()
 	w.levelWeights()
+	for _, ss := range w.net { // what carries nothing yet does so in the end
+		w.when(max(ss.last[0], ss.last[1]), nil, func() {})
+	}
 	w.run(w.now+time.Hour, maxMoments)
 	was := w.ok
 	tag := len(w.prompts)

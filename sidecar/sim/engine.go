@@ -250,7 +250,9 @@ func (e *engine) hear(c *conn, msg handoff.ToEngine) {
 	case handoff.Exported:
 		w.show(m.Manifest, g)
 	case handoff.UnpinExport:
-		w.checkFree(e, m.Label)
+		if m.ID != (handoff.ID{}) { // else the leader's word has not reached the rank: the first one is not acknowledged
+			w.checkFree(e, m.Label)
+		}
 		e.letGo = append(e.letGo, m.Label)
 		g.kick()
 	case handoff.Imported:

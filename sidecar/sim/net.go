@@ -63,6 +63,9 @@ func (n *sidecar) send(f machine.ToPeer) {
 		n.w.hit(Duplicate)
 		n.w.carry(ss, 1-ss.end(n), f.Msg)
 	}
+	if to := ss.ends[1-ss.end(n)]; to.g != n.g && n.w.chance(n.w.temper.replay) {
+		n.w.again(to, n.self, f.Msg, Replayed)
+	}
 }
 
 // carry brings a message to an end of a session, after what was sent to it before.
@@ -85,17 +88,24 @@ func (w *world) carry(ss *session, to int, msg handoff.PeerMessage) {
 // order of a session, and a sidecar takes nothing from one that has ended.
 func (w *world) lost(n *sidecar, from handoff.Member, msg handoff.PeerMessage) {
 	w.hit(LostMessage)
-	if from.Group == n.g.name || !w.chance(30) {
-		return
+	if from.Group != n.g.name && w.chance(30) {
+		w.again(n, from, msg, Outlives)
+	}
+}
+
+// again brings a message between groups at any later time, if a session stands then.
+func (w *world) again(n *sidecar, from handoff.Member, msg handoff.PeerMessage, f Fault) {
+	late := w.between(time.Millisecond, 60*time.Millisecond)
+	if w.r.IntN(2) == 0 {
+		late = w.between(time.Millisecond, 8*time.Second)
 	}
 	switch msg.(type) {
 	case handoff.Open, handoff.Opened, handoff.Check, handoff.Checked, handoff.Done, handoff.DoneAck, handoff.Withdraw:
-		w.after(w.between(time.Millisecond, 8*time.Second), n, func() {
-			if n.session(from.Incarnation) == nil {
-				return
+		w.after(late, n, func() {
+			if n.session(from.Incarnation) != nil {
+				w.hit(f)
+				n.step(machine.FromPeer{Peer: from, Msg: msg})
 			}
-			w.hit(Outlives)
-			n.step(machine.FromPeer{Peer: from, Msg: msg})
 		})
 	}
 }

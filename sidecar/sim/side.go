@@ -36,13 +36,9 @@ type sidecar struct {
 	pins     map[handoff.PinID]pin
 }
 
-// Times of every sidecar. Clocks differ by less than the margin over the longest hold.
-const (
-	lease   = 12 * time.Second
-	maxHold = 24 * time.Second
-	margin  = 3 * time.Second
-	drift   = 20_000 // ppm, either way: 2 * 24s * 0.02 < margin
-)
+// drift bounds how much faster or slower a clock runs, in ppm: over the longest hold, two
+// clocks differ by less than the margin.
+const drift = 20_000
 
 // start begins a new life of a seat's sidecar.
 func (s *seat) start() {
@@ -55,8 +51,8 @@ func (s *seat) start() {
 	}
 	n := &sidecar{seat: s, self: self, born: w.now, base: w.between(time.Second, time.Hour), ppm: w.r.Int64N(2*drift) - drift,
 		links: map[handoff.Incarnation]*link{}, pins: map[handoff.PinID]pin{},
-		m: machine.New(machine.Config{Self: self, Role: role, Mint: w.r.Uint64, Lease: lease, Margin: margin, MaxHold: maxHold,
-			Deadline: 9 * time.Second, Patience: 6 * time.Second, KillAfter: 7 * time.Second, KeepSources: 40 * time.Second})}
+		m: machine.New(machine.Config{Self: self, Role: role, Mint: w.r.Uint64, Lease: w.temper.lease, Margin: w.temper.margin, MaxHold: w.temper.hold,
+			Deadline: 9 * time.Second, Patience: 6 * time.Second, KillAfter: 7 * time.Second, KeepSources: w.temper.keep})}
 	w.lives = append(w.lives, n)
 	s.side = n
 	w.register(s, self.Incarnation)

@@ -58,14 +58,16 @@ type world struct {
 
 // temper is how rough a world is.
 type temper struct {
-	slow    int           // percent of messages that take long
-	long    time.Duration // how long at most
-	dup     int           // percent of messages that come twice
-	failing int           // percent of copies, links and mappings that fail
-	fenced  int           // percent of memory that a step still writes when it is handed out
-	policy  handoff.WeightsPolicy
-	hang    int           // percent of copies that hang
-	step    time.Duration // of engines
+	slow                      int           // percent of messages that take long
+	long                      time.Duration // how long at most
+	dup                       int           // percent of messages that come twice
+	replay                    int           // percent of messages between groups that come again, much later
+	lease, hold, margin, keep time.Duration // of sidecars
+	failing                   int           // percent of copies, links and mappings that fail
+	fenced                    int           // percent of memory that a step still writes when it is handed out
+	policy                    handoff.WeightsPolicy
+	hang                      int           // percent of copies that hang
+	step                      time.Duration // of engines
 }
 
 func (w *world) chance(percent int) bool { return !w.calm && percent > 0 && w.r.IntN(100) < percent }
