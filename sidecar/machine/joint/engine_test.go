@@ -1,0 +1,245 @@
+package joint
+
+import (
+	"slices"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// engine is one engine rank: a mirrored allocator, what its blocks contain, and the
+// decisions that it holds and has not applied. Memory that is given back is written over
+// at once: the worst that can be done with it.
+type engine struct {
+	session machine.Session
+	alive   bool
+	own     []uint64        // by block: 0 free, a Reserve's number, or exportBit and a hand-off
+	content [][maxSrc]uint8 // by block and source rank; a source's own content is in [0]
+	held    []handoff.Decision
+	last    uint64
+	applied uint64
+	through uint64                          // rank 0: what it heard
+	taken   map[uint64]claim                // by Reserve: for what
+	names   map[uint64]string               // by Reserve: the label
+	verdict map[uint64]handoff.DecisionKind // by Reserve: Admit or Drop
+	letGo   map[int]bool                    // hand-offs that this rank's sidecar unpinned alone
+}
+
+const (
+	exportBit = 1 << 40
+	maxSrc    = 3
+	garbage   = 1
+	goodByte  = 100 // and the hand-off
+)
+
+func newEngine(s machine.Session, blocks int) engine {
+	return engine{session: s, alive: true, own: make([]uint64, blocks), content: make([][maxSrc]uint8, blocks),
+		taken: map[uint64]claim{}, names: map[uint64]string{}, verdict: map[uint64]handoff.DecisionKind{}, letGo: map[int]bool{}}
+}
+
+// take takes n blocks, all or nothing.
+func (e *engine) take(n int, owner uint64) (bs []int32) {
+	for b := range e.own {
+		if e.own[b] == 0 && len(bs) < n {
+			bs = append(bs, int32(b))
+		}
+	}
+	if len(bs) < n {
+		return nil
+	}
+	for _, b := range bs {
+		e.own[b] = owner
+	}
+	return bs
+}
+
+func (e *engine) give(owner uint64) (n int32) {
+	for b := range e.own {
+		if e.own[b] == owner {
+			e.own[b], e.content[b] = 0, [maxSrc]uint8{garbage, garbage, garbage}
+			n++
+		}
+	}
+	return n
+}
+
+func (e *engine) blocksOf(owner uint64) (bs []int32) {
+	for b, o := range e.own {
+		if o == owner {
+			bs = append(bs, int32(b))
+		}
+	}
+	return bs
+}
+
+// holds reports whether hand-off h is still in this engine's memory.
+func (e *engine) holds(h int) bool { return slices.Contains(e.own, exportBit|uint64(h)) }
+
+// export puts a finished prompt into the memory of this rank, which says so at its own
+// pace.
+func (r *runner) export(h int) {
+	e := &r.node.eng
+	bs := e.take(int(r.set.tokens/blockTokens), exportBit|uint64(h))
+	if bs == nil {
+		r.fail("no room for export %d", h)
+	}
+	for _, b := range bs {
+		e.content[b] = [maxSrc]uint8{goodByte + uint8(h)}
+	}
+	r.say(handoff.Export{Label: labelOf(h), Blocks: bs, Slot: -1, Tokens: r.set.tokens, Position: r.set.tokens, Copies: r.set.copies})
+}
+
+func (n *node) say(m handoff.FromEngine) {
+	if n.eng.alive {
+		n.fromEng = append(n.fromEng, machine.FromEngine{Session: n.eng.session, Msg: m})
+	}
+}
+
+// hear is the engine's client: it holds what comes at once. That a sidecar hears of it
+// in the same step loses nothing, since what the sidecar then says travels by itself.
+func (r *runner) hear(f machine.ToEngine) {
+	e := &r.node.eng
+	if e.session != f.Session || !e.alive {
+		return
+	}
+	switch m := f.Msg.(type) {
+	case handoff.Decision:
+		switch {
+		case m.N > e.last+1:
+			r.fail("%v: decision %d after %d", r.node.self, m.N, e.last)
+		case m.N == e.last+1:
+			e.last = m.N
+			e.held = append(e.held, handoff.Decision{N: m.N, Kind: m.Kind, ID: m.ID, Attempt: m.Attempt, Label: m.Label, Tokens: m.Tokens, Of: m.Of})
+		}
+		r.local = append(r.local, machine.FromEngine{Session: e.session, Msg: handoff.Held{N: e.last}})
+	case handoff.Through:
+		e.through = max(e.through, m.N)
+	case handoff.UnpinExport:
+		e.letGo[handOf(m.Label)] = true
+	case handoff.Failed:
+		e.letGo[handOf(m.Label)] = true
+	case handoff.Exported:
+		r.put(out{kind: shows, to: handOf(m.Label), msg: r.enterMan(m.Manifest)})
+	}
+}
+
+// toFree reports whether this engine holds decision Free of hand-off h.
+func (e *engine) toFree(h int) bool {
+	return slices.ContainsFunc(e.held, func(d handoff.Decision) bool { return d.Kind == handoff.Free && d.Label == labelOf(h) })
+}
+
+// letGo are the hand-offs that every rank of g was told to unpin outside the order, as a
+// set: a mirrored allocator takes them back when all have.
+func (w *world) letGo(g int) (out int) {
+	for h := range w.set.labels {
+		all, any := true, false
+		for i := range w.ranks(g) {
+			e := &w.node(i).eng
+			all = all && (e.letGo[h] || !e.holds(h))
+			any = any || e.holds(h)
+		}
+		if all && any {
+			out |= 1 << h
+		}
+	}
+	return out
+}
+
+// steps reports whether a step of group g's engines would do something.
+func (w *world) steps(g int) bool {
+	first := &w.node(w.first[g]).eng
+	for i := range w.ranks(g) {
+		if !w.node(i).eng.alive {
+			return false
+		}
+	}
+	return first.applied < first.through || w.letGo(g) != 0
+}
+
+// engines is one step of group g's engines, all ranks at once.
+func (w *world) engines(g int) {
+	a := act{kind: applies, a: w.letGo(g), c: w.node(w.first[g]).eng.through}
+	for i := range w.ranks(g) {
+		w.step(i, a)
+	}
+}
+
+func (r *runner) applyThrough(through uint64, let int) {
+	e := &r.node.eng
+	if e.last < through {
+		r.fail("%v applies through %d and holds %d", r.node.self, through, e.last)
+	}
+	was, free := e.applied, int32(0)
+	for len(e.held) > 0 && e.held[0].N <= through {
+		d := e.held[0]
+		e.held = e.held[1:]
+		e.applied = d.N
+		free += r.decided(d)
+	}
+	for h := range r.set.labels {
+		if let>>h&1 == 1 {
+			free += e.give(exportBit | uint64(h))
+		}
+	}
+	if e.applied != was {
+		r.say(handoff.Applied{N: e.applied})
+	}
+	if free > 0 && r.node.i == r.first[r.node.g] {
+		r.put(out{kind: frees, to: int(free)})
+	}
+}
+
+// decided applies one decision.
+func (r *runner) decided(d handoff.Decision) (free int32) {
+	e := &r.node.eng
+	switch d.Kind {
+	case handoff.Reserve:
+		x := handoff.Reserved{N: d.N, Slot: -1, Blocks: e.take(int(d.Tokens/blockTokens), d.N)}
+		x.Full = x.Blocks == nil
+		for i, b := range x.Blocks {
+			x.Digest[i] = byte(b) + 1
+		}
+		e.taken[d.N] = claim{d.ID, r.node.g, d.Attempt}
+		e.names[d.N] = d.Label
+		r.say(x)
+	case handoff.Admit:
+		r.admit(d)
+		e.verdict[d.Of] = d.Kind
+	case handoff.Drop:
+		e.verdict[d.Of] = d.Kind
+	case handoff.ReleaseQuarantine:
+		if e.verdict[d.Of] != handoff.Drop {
+			r.fail("%v releases %d, which was not dropped", r.node.self, d.Of)
+		}
+		free += e.give(d.Of)
+	case handoff.Free:
+		free += e.give(exportBit | uint64(handOf(d.Label)))
+	}
+	return free
+}
+
+// admit asks what this rank alone can see; the world asks the rest.
+func (r *runner) admit(d handoff.Decision) {
+	n, e := r.node, &r.node.eng
+	c := e.taken[d.Of]
+	if c.id != d.ID || c.a != d.Attempt || e.verdict[d.Of] != 0 {
+		r.fail("%v admits %v, attempt %d, of %+v, which it decided before: %v", n.self, d.ID, d.Attempt, c, e.verdict[d.Of])
+	}
+	bs := e.blocksOf(d.Of)
+	if len(bs) != int(r.set.tokens/blockTokens) {
+		r.fail("%v admits %v with %d blocks", n.self, d.ID, len(bs))
+	}
+	for _, s := range r.reads(n.i) {
+		for _, b := range bs {
+			if x := e.content[b][s]; x != goodByte+uint8(handOf(e.names[d.Of])) {
+				r.fail("%v admits %v with block %d of source rank %d holding %d", n.self, d.ID, b, s, x)
+			}
+		}
+	}
+	for _, t := range n.tickets {
+		if t.reserve == d.Of {
+			r.fail("%v admits %v under an open ticket", n.self, d.ID)
+		}
+	}
+	r.put(out{kind: admits, at: remark{proof: proof{claim: c}}})
+}

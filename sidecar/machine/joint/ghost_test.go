@@ -1,0 +1,79 @@
+package joint
+
+import (
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// ghost is what an observer who sees everything remembers. It is part of the state:
+// what may happen does not depend on it, what must not happen does.
+type ghost struct {
+	answered map[claim]handoff.Status // to Done
+	read     map[proof]bool           // a good copy has ended
+	proved   map[proof]bool           // and after it the source said that it holds the pin
+	until    []machine.Now            // by hand-off: of its lease; 0 when none runs
+	told     []uint8                  // by hand-off: the ranks of p that heard of the lease
+}
+
+// claim is an import: by group g.
+type claim struct {
+	id handoff.ID
+	g  int
+	a  handoff.Attempt
+}
+
+// proof is a read by node dst from source rank src, for a claim.
+type proof struct {
+	claim
+	dst, src int
+}
+
+func newGhost(labels int) *ghost {
+	return &ghost{map[claim]handoff.Status{}, map[proof]bool{}, map[proof]bool{}, make([]machine.Now, labels), make([]uint8, labels)}
+}
+
+// remark is one thing to remember.
+type remark struct {
+	what  remarkKind
+	proof proof
+	h     int
+	said  handoff.Status
+	at    machine.Now
+}
+
+type remarkKind uint8
+
+const (
+	wasAnswered remarkKind = iota
+	wasRead
+	wasProved
+	leaseRuns
+	leaseEnds
+	wasTold
+)
+
+func (g *ghost) note(x remark) {
+	switch x.what {
+	case wasAnswered:
+		g.answered[x.proof.claim] = x.said
+	case wasRead:
+		g.read[x.proof] = true
+	case wasProved:
+		g.proved[x.proof] = true
+	case leaseRuns:
+		g.until[x.h] = x.at
+	case leaseEnds:
+		g.until[x.h] = 0
+	case wasTold:
+		g.told[x.h] |= 1 << x.proof.dst
+	}
+}
+
+func (g *ghost) spent(id handoff.ID) (n int32) {
+	for c, s := range g.answered {
+		if c.id == id && s == handoff.OK {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,364 @@
+package joint
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+var errMade = errors.New("made to fail")
+
+// node is one sidecar process with its mover and its engine.
+type node struct {
+	m       *machine.Machine
+	self    handoff.Member
+	i, g    int
+	dead    bool
+	minted  uint64
+	view    uint64 // of discovery: the dead sidecars that it knows of, by index
+	eng     engine
+	fromEng []machine.Event
+	tickets []tick
+	dials   []handoff.Member
+	opens   []handoff.Member
+	lost    bool // the mover died: LinksLost was not told yet
+
+	next machine.Now // of the machine, 0: none
+}
+
+// tick is an open pull.
+type tick struct {
+	n        uint64
+	src      int
+	from, to []int32 // blocks
+	reserve  uint64
+	canceled bool
+	dead     bool // its mover is
+}
+
+// act is what happens to one node.
+type act struct {
+	kind actKind
+	a, b int
+	c    uint64
+}
+
+type actKind uint8
+
+const (
+	arrives    actKind = iota // letter a
+	says                      // the engine's next word is heard
+	settles                   // ticket a, badly when b is 1; c: the bytes
+	ticks                     //
+	applies                   // engines apply through c, and give back what is in the set a of hand-offs
+	freed                     // rank 0's engine tells that a blocks are free
+	reached                   // dial a ended: a session
+	unreached                 // dial a ended: none
+	linkOpens                 // link a, not when b is 1
+	losesLinks                //
+	looks                     // at discovery, where the sidecars of c are dead
+	imports                   // manifest a
+	isAborted                 // import of manifest a
+	isReleased                // manifest a
+	moverDies                 //
+	engineDies                //
+	dies                      // the sidecar
+	exports                   // hand-off a
+	saysAttach                // the engine
+	announces                 // rank 0's engine: hand-off a
+	forgets                   // the engine: its requests come to their ends
+)
+
+// out is what a node's step does outside it.
+type out struct {
+	kind outKind
+	to   int // node, ticket, blocks, manifest
+	msg  uint32
+	at   remark
+	text string
+}
+
+type outKind uint8
+
+const (
+	sends      outKind = iota // letter msg to node to
+	parts                     // from node to
+	endsEngine                // the group's engines end
+	remarks                   //
+	replies                   // to an import; failed when to is 1
+	shows                     // manifest msg of hand-off to
+	admits                    // import of at.proof.claim
+	frees                     // to blocks
+	breaks_                   // an invariant: text
+)
+
+// runner does one act of one node.
+type runner struct {
+	*model
+	*node
+	now   machine.Now
+	local []machine.Event
+	outs  []out
+}
+
+func (r *runner) fail(format string, a ...any) {
+	r.outs = append(r.outs, out{kind: breaks_, text: fmt.Sprintf(format, a...)})
+}
+
+func (r *runner) put(o out) { r.outs = append(r.outs, o) }
+
+// event gives one event to the sidecar, with what it says to itself: the loop that
+// drives it takes those before anything else.
+func (r *runner) event(e machine.Event) {
+	r.local = append(r.local, e)
+	for len(r.local) > 0 {
+		e, r.local = r.local[0], r.local[1:]
+		r.minting = r.node
+		r.hearsLease(e)
+		for _, f := range r.node.m.Step(r.now, e) {
+			r.carry(f)
+		}
+	}
+}
+
+// hearsLease notes that a rank of p that holds a pin hears of its lease.
+func (r *runner) hearsLease(e machine.Event) {
+	if x, ok := e.(machine.FromPeer); ok {
+		if l, ok := x.Msg.(handoff.Leased); ok {
+			if h := handOf(l.Label); r.eng.holds(h) && !r.eng.letGo[h] {
+				r.put(out{kind: remarks, at: remark{what: wasTold, h: h, proof: proof{dst: r.node.i}}})
+			}
+		}
+	}
+}
+
+func (r *runner) act(a act) {
+	n := r.node
+	switch a.kind {
+	case arrives:
+		r.arrive(&r.table.letters[a.a])
+	case says:
+		e := n.fromEng[0]
+		n.fromEng = n.fromEng[1:]
+		r.event(e)
+	case settles:
+		r.settle(a.a, a.b == 1, a.c)
+	case ticks:
+		r.event(machine.Tick{})
+	case applies:
+		r.applyThrough(a.c, a.a)
+	case freed:
+		n.say(handoff.Freed{Blocks: int32(a.a)})
+	case reached, unreached:
+		p := n.dials[a.a]
+		n.dials = slices.Delete(n.dials, a.a, a.a+1)
+		if a.kind == unreached {
+			r.event(machine.PeerDown{Peer: p, Err: errMade})
+		}
+	case linkOpens:
+		r.link(a.a, a.b == 1)
+	case losesLinks:
+		n.lost = false
+		r.event(machine.LinksLost{})
+	case looks:
+		n.view = a.c
+		r.event(machine.Found{Records: r.records(a.c)})
+	case imports:
+		r.event(machine.Import{Call: importCall, Import: handoff.Import{Manifest: r.table.mans[a.a], Tokens: make([]int32, r.set.tokens)}})
+	case isAborted:
+		r.event(machine.Abort{Call: otherCall, ID: r.table.mans[a.a].ID})
+	case isReleased:
+		r.event(machine.Release{Call: otherCall, ID: r.table.mans[a.a].ID, Key: r.table.mans[a.a].Key})
+	default:
+		r.fate(a)
+	}
+}
+
+// fate is what happens to processes.
+func (r *runner) fate(a act) {
+	n := r.node
+	switch a.kind {
+	case moverDies:
+		n.lost = true
+		for k := range n.tickets {
+			n.tickets[k].dead = true
+		}
+	case engineDies:
+		n.eng.alive = false
+		if !n.dead {
+			n.fromEng = append(n.fromEng, machine.EngineDown{Session: n.eng.session})
+		}
+	case dies:
+		n.dead, n.dials, n.opens, n.fromEng = true, nil, nil, nil
+	case exports:
+		r.export(a.a)
+	case forgets:
+		for of := range n.eng.taken {
+			n.eng.give(of)
+		}
+		clear(n.eng.taken)
+		clear(n.eng.names)
+		clear(n.eng.letGo)
+		clear(n.eng.verdict)
+	case announces:
+		n.say(handoff.Announce{Label: labelOf(a.a)})
+	case saysAttach:
+		n.say(r.attach(n.i))
+		n.say(handoff.BuffersReady{})
+	}
+}
+
+// Calls are counted, not told apart.
+const (
+	importCall machine.Call = 1
+	otherCall  machine.Call = 2
+)
+
+func (r *runner) carry(f machine.Effect) {
+	n := r.node
+	switch f := f.(type) {
+	case machine.ToEngine:
+		r.hear(f)
+	case machine.CloseEngine:
+		if errors.Is(f.Err, handoff.ErrEngine) {
+			r.fail("%v blames an engine that did nothing wrong: %v", n.self, f.Err)
+		}
+		if f.Session == n.eng.session {
+			r.put(out{kind: endsEngine})
+		}
+	case machine.MapBuffers:
+		r.local = append(r.local, machine.Mapped{Session: f.Session, PID: 1})
+	case machine.UnmapBuffers:
+		if len(n.tickets) > 0 && f.Session == n.eng.session {
+			r.fail("%v unmaps memory that ticket %d writes", n.self, n.tickets[0].n)
+		}
+	case machine.ToPeer:
+		r.toPeer(f)
+	case machine.Dial:
+		n.dials = append(n.dials, f.Peer)
+	case machine.ClosePeer:
+		r.put(out{kind: parts, to: r.index(f.Peer)})
+	case machine.ShareBuffers:
+		r.toPeer(machine.ToPeer{Peer: f.Peer, Msg: handoff.Buffers{}})
+	case machine.OpenLink:
+		n.opens = append(n.opens, f.Peer)
+	case machine.CloseLink:
+		for _, t := range n.tickets {
+			if r.members[t.src] == f.Peer && !t.dead {
+				r.fail("%v closes the link to %v under ticket %d", n.self, f.Peer, t.n)
+			}
+		}
+	case machine.Pull:
+		r.pull(f)
+	case machine.CancelPull:
+		for k := range n.tickets {
+			n.tickets[k].canceled = n.tickets[k].canceled || n.tickets[k].n == f.Ticket
+		}
+	case machine.Reply:
+		r.reply(f)
+	case machine.Notify:
+		r.notice(f.Notice)
+	}
+}
+
+func (r *runner) reply(f machine.Reply) {
+	switch {
+	case f.Call != importCall:
+	case f.Err != nil:
+		r.put(out{kind: replies, to: 1})
+	default:
+		r.put(out{kind: replies})
+	}
+}
+
+func (r *runner) notice(x machine.Notice) {
+	switch x.Kind {
+	case machine.NoticeAnnounced:
+		r.put(out{kind: shows, to: handOf(x.Label), msg: r.enterMan(*x.Manifest)})
+	case machine.NoticeExported:
+		r.put(out{kind: remarks, at: remark{what: leaseRuns, h: handOf(x.Label), at: r.now + r.set.lease}})
+	case machine.NoticeReleased:
+		r.put(out{kind: remarks, at: remark{what: leaseEnds, h: handOf(x.Label)}})
+	}
+}
+
+func (r *runner) toPeer(f machine.ToPeer) {
+	if f.Peer == r.node.self {
+		r.local = append(r.local, machine.FromPeer{Peer: f.Peer, Msg: f.Msg})
+		return
+	}
+	r.put(out{kind: sends, to: r.index(f.Peer), msg: r.enterLetter(letter{from: r.node.self, to: f.Peer, msg: f.Msg})})
+}
+
+func (r *runner) pull(f machine.Pull) {
+	n := r.node
+	for _, b := range f.Job.DstBlocks {
+		if n.eng.own[b] == 0 || n.eng.own[b] >= exportBit {
+			r.fail("%v pulls into block %d, which is nobody's", n.self, b)
+			return
+		}
+	}
+	n.tickets = append(n.tickets, tick{n: f.Ticket, src: r.index(f.Peer), from: f.Job.SrcBlocks, to: f.Job.DstBlocks, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost})
+}
+
+// settle ends ticket k. Its bytes are what the source's memory holds at this instant:
+// what was written over while it was read is wrong in any case.
+func (r *runner) settle(k int, bad bool, bytes uint64) {
+	n := r.node
+	t := n.tickets[k]
+	n.tickets = slices.Delete(n.tickets, k, k+1)
+	rank := int(r.members[t.src].Rank)
+	for j, b := range t.to {
+		n.eng.content[b][rank] = garbage
+		if !bad {
+			n.eng.content[b][rank] = uint8(bytes >> (8 * j))
+		}
+	}
+	if n.dead {
+		return
+	}
+	var err error
+	if bad {
+		err = errMade
+	} else {
+		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i, rank}}})
+	}
+	r.event(machine.PullDone{Ticket: t.n, Bytes: 1, Err: err})
+}
+
+// link ends the opening of link k.
+func (r *runner) link(k int, bad bool) {
+	n := r.node
+	p := n.opens[k]
+	n.opens = slices.Delete(n.opens, k, k+1)
+	var err error
+	if bad || n.lost { // a dead mover's links are no links
+		err = errMade
+	}
+	r.event(machine.Linked{Peer: p, Err: err})
+}
+
+// stuck says what is not as it should be with n at an end.
+func (n *node) stuck() string {
+	switch {
+	case len(n.tickets) > 0:
+		return fmt.Sprintf("%v is left with %d tickets", n.self, len(n.tickets))
+	case n.dead:
+		return ""
+	case n.next > 0:
+		return fmt.Sprintf("%v has a deadline at %v, and a tick then changes nothing", n.self, n.next)
+	case n.m.Imports() > 0:
+		return fmt.Sprintf("%v is left with %d imports", n.self, n.m.Imports())
+	case !n.eng.alive:
+		return ""
+	}
+	for b, o := range n.eng.own {
+		if o != 0 && n.eng.verdict[o] != handoff.Admit {
+			return fmt.Sprintf("%v: block %d is held for ever by %x", n.self, b, o)
+		}
+	}
+	return ""
+}

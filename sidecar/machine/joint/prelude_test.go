@@ -1,0 +1,86 @@
+package joint
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/batonkv/baton/internal/walk"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// prelude forms the groups, and unless the walk is cold, has them meet: one hand-off
+// that nothing disturbs, and time until nobody remembers it.
+func (m *model) prelude() string {
+	set := m.set
+	m.set.calls, m.set.budget, m.set.copies, m.set.labels, m.set.retry = nil, 0, int32(len(set.dst)), 1, 0
+	w := m.fresh(1)
+	for i, p := range m.members {
+		n := &node{m: machine.New(m.config(p)), self: p, i: i, g: m.group[i], view: 1 << 63}
+		n.eng = newEngine(machine.Session(i+1), m.set.blocks)
+		w.nodes = append(w.nodes, m.enterNode(n))
+	}
+	for i := range w.nodes {
+		w.step(i, act{kind: looks})
+		w.step(i, act{kind: saysAttach})
+	}
+	w = m.settled(w)
+	if !m.set.cold {
+		for i := range w.ranks(0) {
+			w.step(i, act{kind: exports})
+		}
+		w = m.settled(w)
+		for range set.dst {
+			m.set.calls = append(m.set.calls, []int{0})
+		}
+		w = m.settled(w)
+		for i := range w.nodes {
+			w.step(i, act{kind: forgets}) // the requests end
+		}
+	}
+	m.set = set
+	w.now += time.Hour
+	for i := range w.nodes {
+		w.step(i, act{kind: ticks})
+	}
+	x := m.fresh(set.labels)
+	x.now, x.nodes, x.pipes = w.now, w.nodes, w.pipes
+	for h := range set.labels {
+		if set.early {
+			x.step(0, act{kind: announces, a: h})
+		}
+		for i := range x.ranks(0) {
+			x.step(i, act{kind: exports, a: h})
+		}
+	}
+	return x.pack()
+}
+
+// fresh is a world in which nothing was done, without its nodes.
+func (m *model) fresh(labels int) *world {
+	groups := len(m.set.dst)
+	return &world{model: m, now: dawn, budget: m.set.budget, gone: m.enterGhost(newGhost(labels)), calls: make([]int8, groups),
+		failed: make([]int8, groups), open: make([]int8, groups), mans: make([]uint32, labels), pipes: make([]pipe, len(m.members)*len(m.members))}
+}
+
+// settled takes the first step that can be taken, again and again.
+func (m *model) settled(w *world) *world {
+	s := w.pack()
+	for range 10000 {
+		next := ""
+		m.Next(s, func(l walk.Step, x string) {
+			if next == "" && l.Name != timePasses {
+				next = x
+			}
+		})
+		if next == "" {
+			break
+		}
+		s = next
+	}
+	x := *m.unpack(s)
+	if x.bad != "" {
+		panic(fmt.Sprintf("prelude: %s", x.bad))
+	}
+	m.read = &world{}
+	return &x
+}

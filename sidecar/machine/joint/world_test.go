@@ -1,0 +1,210 @@
+package joint
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+)
+
+// world is one state. Its parts (nodes, letters, what the ghost remembers, manifests)
+// stand in the model's tables once each; a world is their numbers.
+type world struct {
+	*model
+	nodes  []uint32
+	pipes  []pipe   // from*len(nodes) + to
+	late   []uint32 // letters that outlived their sessions, or came twice: they arrive at any time
+	now    machine.Now
+	budget int8
+	gone   uint32 // ghost
+	calls  []int8 // by importing group: calls made
+	failed []int8 // of them, those that failed
+	open   []int8 // calls without an answer, by importing group
+	mans   []uint32
+	bad    string
+}
+
+// pipe is one direction between two sidecars: the words of a session in order, then its
+// end, then the next session's. A sidecar learns of an end when it comes to it, which
+// may be long after the other side did.
+type pipe struct {
+	q  []uint32 // letters; never changed in place
+	up bool     // what is sent is queued
+}
+
+func (w *world) node(i int) *node        { return w.table.nodes[w.nodes[i]] }
+func (w *world) letter(k uint32) *letter { return &w.table.letters[k] }
+func (w *world) ghost() *ghost           { return w.table.ghosts[w.gone] }
+
+// change is the world after a step that begins here; it is valid until the next change.
+func (w *world) change() *world {
+	x := w.next
+	x.nodes, x.pipes, x.late = append(x.nodes[:0], w.nodes...), append(x.pipes[:0], w.pipes...), append(x.late[:0], w.late...)
+	x.calls, x.failed, x.open = append(x.calls[:0], w.calls...), append(x.failed[:0], w.failed...), append(x.open[:0], w.open...)
+	x.mans = append(x.mans[:0], w.mans...)
+	x.model, x.now, x.budget, x.gone, x.bad = w.model, w.now, w.budget, w.gone, w.bad
+	return x
+}
+
+// pack is w as bytes: state and key in one, since the tables name each part once.
+func (w *world) pack() string {
+	b := append(binary.AppendUvarint(w.buf[:0], uint64(len(w.bad))), w.bad...)
+	for _, n := range w.nodes {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	for i := range w.pipes {
+		p := &w.pipes[i]
+		n := uint64(len(p.q)) << 1
+		if p.up {
+			n |= 1
+		}
+		b = appendAll(binary.AppendUvarint(b, n), p.q)
+	}
+	b = appendAll(append(b, byte(len(w.late))), w.late)
+	b = binary.AppendVarint(b, int64(w.now-dawn))
+	b = binary.AppendUvarint(append(b, byte(w.budget)), uint64(w.gone))
+	for g := range w.calls {
+		b = append(b, byte(w.calls[g]), byte(w.failed[g]), byte(w.open[g]))
+	}
+	w.buf = appendAll(b, w.mans)
+	return string(w.buf)
+}
+
+func appendAll(b []byte, ns []uint32) []byte {
+	for _, n := range ns {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	return b
+}
+
+// reader takes numbers from a packed world.
+type reader struct{ s string }
+
+func (r *reader) num() uint64 {
+	n, k := binary.Uvarint([]byte(r.s[:min(len(r.s), 10)]))
+	r.s = r.s[k:]
+	return n
+}
+
+func (r *reader) byte() byte {
+	c := r.s[0]
+	r.s = r.s[1:]
+	return c
+}
+
+func (r *reader) text(n int) string {
+	t := r.s[:n]
+	r.s = r.s[n:]
+	return t
+}
+
+func (r *reader) all(to []uint32, n int) []uint32 {
+	for range n {
+		to = append(to, uint32(r.num()))
+	}
+	return to
+}
+
+// unpack is valid until the next unpack.
+func (m *model) unpack(s string) *world {
+	w, r := m.read, &reader{s}
+	w.model, w.bad = m, r.text(int(r.num()))
+	w.nodes = r.all(w.nodes[:0], len(m.members))
+	w.pipes = w.pipes[:0]
+	for range len(m.members) * len(m.members) {
+		n := r.num()
+		var q []uint32
+		if n > 1 {
+			q = r.all(make([]uint32, 0, n>>1), int(n>>1))
+		}
+		w.pipes = append(w.pipes, pipe{q, n&1 == 1})
+	}
+	w.late = r.all(w.late[:0], int(r.byte()))
+	v, k := binary.Varint([]byte(r.s[:min(len(r.s), 10)]))
+	r.s = r.s[k:]
+	w.now, w.budget, w.gone = dawn+machine.Now(v), int8(r.byte()), uint32(r.num())
+	w.calls, w.failed, w.open = w.calls[:0], w.failed[:0], w.open[:0]
+	for range m.set.dst {
+		w.calls, w.failed, w.open = append(w.calls, int8(r.byte())), append(w.failed, int8(r.byte())), append(w.open, int8(r.byte()))
+	}
+	w.mans = r.all(w.mans[:0], m.set.labels)
+	return w
+}
+
+func (m *model) Init() string { return m.start }
+
+func (m *model) Key(s string, b []byte) []byte { return append(b, s...) }
+
+func (m *model) Bad(s string) string {
+	r := &reader{s}
+	return r.text(int(r.num()))
+}
+
+// fail notes what must not happen.
+func (w *world) fail(format string, a ...any) {
+	if w.bad == "" {
+		w.bad = fmt.Sprintf(format, a...)
+	}
+}
+
+// check looks for what no state may be.
+func (w *world) check() {
+	for i := range w.nodes {
+		n := w.node(i)
+		for _, t := range n.tickets {
+			for _, b := range t.to {
+				if n.eng.alive && n.eng.own[b] != t.reserve {
+					w.fail("%v: block %d was given back, and ticket %d may still write it", n.self, b, t.n)
+				}
+			}
+		}
+		first := w.node(w.first[n.g])
+		for of, k := range n.eng.verdict {
+			if o := first.eng.verdict[of]; o != 0 && o != k {
+				w.fail("%v decided %v for import %d, rank 0 %v", n.self, k, of, o)
+			}
+		}
+	}
+	x := w.ghost()
+	for h, until := range x.until {
+		if until == 0 || w.now >= until || w.node(0).dead {
+			continue
+		}
+		for i := range w.ranks(0) {
+			if n := w.node(i); n.eng.alive && x.told[h]>>i&1 == 1 && !n.eng.holds(h) {
+				w.fail("%v: the lease of hand-off %d runs, and its memory was given back", n.self, h)
+			}
+		}
+	}
+}
+
+// Stuck is asked where nothing but faults can happen.
+func (m *model) Stuck(s string) string {
+	w := m.unpack(s)
+	if slices.Max(w.open) > 0 {
+		return "a call is never answered"
+	}
+	for i := range w.nodes {
+		if s := w.node(i).stuck(); s != "" {
+			return s
+		}
+		for _, o := range w.node(i).eng.verdict {
+			if o == handoff.Admit {
+				m.admitted++
+			}
+		}
+	}
+	return ""
+}
+
+func (w *world) ranks(g int) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range int(w.size[g]) {
+			if !yield(w.first[g] + i) {
+				return
+			}
+		}
+	}
+}
