@@ -67,8 +67,7 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		m.fenced(msg)
 	case handoff.Freed:
 		if m.leads() {
-			m.lead.freed = true
-			m.reserveNext()
+			m.freed()
 		}
 	}
 }

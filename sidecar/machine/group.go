@@ -20,6 +20,7 @@ type leader struct {
 	opens    map[handoff.Member][]handoff.Open // that wait for the importer's geometry
 	askers   []handoff.Member                  // WantGeometry before the roster stood
 	imports  []*importing                      // by arrival: the queue is its Waiting ones
+	brings   map[uint64]*importing             // block hashes that an import under way adds to the cache
 	attempts handoff.Attempt
 	weights  weights
 	freed    bool      // room came back while a Reserve was under way
@@ -37,7 +38,7 @@ type join struct {
 
 func newLeader() leader {
 	return leader{joins: map[layout.Rank]join{}, sources: map[handoff.ID]*held{}, labels: map[string]handoff.ID{},
-		opens:  map[handoff.Member][]handoff.Open{},
+		opens: map[handoff.Member][]handoff.Open{}, brings: map[uint64]*importing{},
 		groups: map[handoff.Member]*sourceGroup{}, shown: map[handoff.Member]map[handoff.Digest]bool{}}
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/batonkv/baton/discovery"
-	"github.com/batonkv/baton/sidecar/engine/blockhash"
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -15,11 +14,13 @@ import (
 type importing struct {
 	*handoff.Leader
 	calls    []Call
-	engine   bool // rank 0's engine asked
-	asked    bool // Done went out: the source may be consumed
-	doubted  bool // callers were told that the outcome is in doubt
-	safe     bool // it failed and the source is still held
-	hashes   []uint64
+	engine   bool     // rank 0's engine asked
+	asked    bool     // Done went out: the source may be consumed
+	doubted  bool     // callers were told that the outcome is in doubt
+	safe     bool     // it failed and the source is still held
+	hashes   []uint64 // of the prompt's complete blocks
+	full     bool     // it found no room, and none came back since
+	deferred uint64   // the one that another import brings; 0: it is not deferred
 	importer handoff.Importer
 	dropN    uint64 // its newest Drop
 	// recovered: a leader before this one began it, and only its end is awaited.
@@ -221,75 +222,6 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 	m.reserveNext()
 }
 
-// hash names the prompt's blocks. What tells prompts of equal tokens apart comes from the
-// source: what a manifest says of it passed through clients.
-func (m *Machine) hash(i *importing) error {
-	a := m.engine.attach
-	if err := m.checkEpoch(i); err != nil {
-		return err
-	}
-	a.Model.WeightsEpoch = m.epoch()
-	var err error
-	if i.hashes, err = blockhash.Hashes(i.Import.Tokens, a.Capacity.BlockTokens, blockhash.For(a.Model, a.Weights, i.Opened.Salt)); err != nil {
-		return fmt.Errorf("%w: %w", handoff.ErrEngine, err)
-	}
-	return nil
-}
-
-// checkEpoch compares the weights that made the state with the group's.
-func (m *Machine) checkEpoch(i *importing) error {
-	if !m.otherWeights(i.Opened.WeightsEpoch) {
-		return nil
-	}
-	return fmt.Errorf("%w: source %d, this group %d", handoff.ErrWeights, i.Opened.WeightsEpoch, m.epoch())
-}
-
-// reserveNext decides Reserve for the head of the queue. One Reserve is under way at a
-// time, so that nobody overtakes an import that finds no room.
-func (m *Machine) reserveNext() {
-	if m.lead.roster == nil {
-		return
-	}
-	for _, i := range m.lead.imports {
-		switch i.State() {
-		case handoff.Granting:
-			return
-		case handoff.Waiting:
-			if m.lead.waits = !m.mayReserve(); !m.lead.waits {
-				m.reserve(i)
-			}
-			return
-		}
-	}
-}
-
-func (m *Machine) reserve(i *importing) {
-	g := m.lead.groups[i.Source]
-	if g == nil {
-		m.failImport(i, fmt.Errorf("%w: the geometry of group %s was lost", handoff.ErrPeer, i.Source.Group))
-		return
-	}
-	for _, p := range m.lead.roster.Members {
-		if m.lead.shown[p] == nil {
-			m.lead.shown[p] = map[handoff.Digest]bool{}
-		}
-		if len(m.lead.shown[p]) >= maxGeometries {
-			clear(m.lead.shown[p]) // the rank makes room likewise
-		}
-		if !m.lead.shown[p][g.digest] {
-			m.lead.shown[p][g.digest] = true
-			m.do(ToPeer{p, g.geometry})
-		}
-	}
-	o := i.Opened
-	n := m.decideAll(handoff.Decision{Kind: handoff.Reserve, ID: i.ID(), Attempt: i.Attempt, Label: i.Import.Label,
-		Tokens: o.Tokens, Hashes: i.hashes, Position: o.Position, Resume: o.Resume,
-		Plan: i.Plan, Source: g.digest, Members: o.Members, Sources: o.Pins})
-	i.Reserve(n, m.now)
-	m.lead.freed = false
-	m.publish(events.Reserved, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Peer: i.Source.String()})
-}
-
 func (m *Machine) importByReserve(n uint64) *importing {
 	for _, i := range m.lead.imports {
 		if i.ReserveN == n {
@@ -315,11 +247,13 @@ func (m *Machine) granted(p handoff.Member, r handoff.Reserved) {
 	case err != nil:
 		m.failImport(i, err)
 	case done && !full:
+		m.bring(i)
 		if i.Consumable(m.now) {
 			m.consume(i)
 		}
 	}
-	if done && (!full || m.lead.freed) {
+	if done {
+		i.full = full && !m.lead.freed
 		m.reserveNext()
 	}
 }
@@ -378,4 +312,5 @@ func (m *Machine) admitted(i *importing) {
 	m.do(Notify{Notice{Kind: NoticeImported, Label: res.Label, Imported: res, ID: res.ID}})
 	m.publish(events.Admitted, events.Event{Handoff: i.ID().String(), Label: res.Label, Bytes: res.Bytes})
 	m.finish(i, m.outcome(i))
+	m.reserveNext() // it may have brought what others wait for
 }

@@ -7,7 +7,7 @@
 // The files follow the roles: engine.go (the attached rank), launch.go (roster and the
 // group's sequence), group.go (who may say what, and a rank under its leader), export.go,
 // lease.go and offer.go (source side: pins, leases, answers to importers), importer.go and
-// outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go and fence.go
+// queue.go and outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go and fence.go
 // (a rank's share of an import, and its memory), weights.go and reset.go, peers.go (sessions and links).
 package machine
 

@@ -23,6 +23,7 @@ type Outcome struct {
 }
 
 func (m *Machine) finish(i *importing, o Outcome) {
+	m.brought(i)
 	m.lead.imports = slices.DeleteFunc(m.lead.imports, func(x *importing) bool { return x == i })
 	m.lead.done = append(m.lead.done, o)
 	if n := len(m.lead.done) - m.cfg.KeepDone; n > 0 {
@@ -59,6 +60,7 @@ func (m *Machine) endImport(i *importing, err error) {
 	m.do(Notify{Notice{Kind: NoticeFailed, Label: i.Import.Label, Err: err, ID: i.ID(), SourceSafe: i.safe}})
 	m.publish(events.Dropped, events.Event{Handoff: i.ID().String(), Label: i.Import.Label, Cause: err.Error()})
 	if drop {
+		m.brought(i)
 		m.decideAll(handoff.Decision{Kind: handoff.Drop, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN})
 		m.drained(i)
 	} else {

@@ -24,7 +24,7 @@ func TestReset(t *testing.T) {
 		}
 		return nil
 	}
-	a, b := w.importStart("d", w.export("p", "r1", 40)), w.importStart("d", w.export("p", "r2", 40))
+	a, b := w.importStart("d", w.export("p", "r1", 40)), w.importTokens("d", w.export("p", "r2", 40), append([]int32{1}, make([]int32, 39)...))
 	w.run()
 	said := func(c Call, words ...string) {
 		t.Helper()

@@ -23,6 +23,7 @@ type world struct {
 	queue   []func()
 	calls   map[Call]Reply
 	lastC   Call
+	mans    map[string]handoff.Manifest // of labels that bring exported
 	records []discovery.Record
 	sent    map[string]int // peer messages that crossed processes, by type
 	seed    uint64
@@ -64,7 +65,9 @@ type fakeEngine struct {
 	weights  uint64
 	cached   int32
 	fence    uint64 // of what it reserves
-	twist    bool   // answer another digest
+	pool     *prefixPool
+	late     bool // answers Reserve when a test says so
+	twist    bool // answer another digest
 
 	// What outlives a session.
 	last, applied uint64
@@ -75,7 +78,7 @@ type fakeEngine struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, nodes: map[handoff.Member]*node{}, calls: map[Call]Reply{}, sent: map[string]int{}, seed: 1}
+	return &world{t: t, nodes: map[handoff.Member]*node{}, calls: map[Call]Reply{}, sent: map[string]int{}, mans: map[string]handoff.Manifest{}, seed: 1}
 }
 
 func (w *world) mint() uint64 {
@@ -307,12 +310,27 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			for b := range (d.Tokens + 15) / 16 {
 				r.Blocks = append(r.Blocks, b+3)
 			}
+			if e.pool != nil {
+				e.pool.reserve(d, &r)
+			}
 			r.Digest = handoff.Digest(sha256.Sum256(fmt.Append(nil, r.Blocks, e.twist)))
-			n.step(FromEngine{e.session, r})
+			if !e.late {
+				n.step(FromEngine{e.session, r})
+			}
 		case handoff.Admit:
 			e.admitted = append(e.admitted, d)
+			if e.pool != nil {
+				e.pool.admit(d.Of)
+			}
+		case handoff.Drop:
+			if e.pool != nil && e.pool.holds[d.Of] != nil {
+				e.pool.holds[d.Of].fresh = nil // what it would have brought
+			}
 		case handoff.ReleaseQuarantine:
 			e.released = append(e.released, d)
+			if e.pool != nil {
+				e.pool.end(n, d.Of)
+			}
 		case handoff.Free:
 			e.freed = append(e.freed, d)
 			delete(e.pins, d.Label)
@@ -354,8 +372,12 @@ func (w *world) export(group, label string, tokens int32) handoff.Manifest {
 }
 
 func (w *world) importStart(group string, man handoff.Manifest) Call {
+	return w.importTokens(group, man, make([]int32, man.Tokens))
+}
+
+func (w *world) importTokens(group string, man handoff.Manifest, tokens []int32) Call {
 	w.lastC++
 	c := w.lastC
-	w.at(group, 0).step(Import{Call: c, Import: handoff.Import{Manifest: man, Tokens: make([]int32, man.Tokens)}})
+	w.at(group, 0).step(Import{Call: c, Import: handoff.Import{Manifest: man, Tokens: tokens}})
 	return c
 }
