@@ -236,6 +236,9 @@ func (m *Machine) sortedPins() []*handoff.Pin {
 func (m *Machine) check(p handoff.Member, c handoff.Check) {
 	pin := m.pins[c.Pin]
 	held := pin != nil && pin.Answers(c) && m.now < pin.Deadline
+	if pin != nil && !pin.Answers(c) {
+		m.refuse(p, c, Unmatched)
+	}
 	m.do(ToPeer{p, handoff.Checked{Check: c, Held: held}})
 }
 

@@ -17,19 +17,19 @@ func (m *Machine) betweenLeaders(p handoff.Member, msg handoff.PeerMessage) {
 	}
 	switch msg := msg.(type) {
 	case handoff.Open:
-		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
+		if !speaksFor(p, msg.Importer) {
 			m.refuse(p, msg, Importer)
 			return
 		}
 		m.open(p, msg)
 	case handoff.Done:
-		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
+		if !m.launched(p, msg.Importer) {
 			m.refuse(p, msg, Importer)
 			return
 		}
 		m.doneAsked(p, msg)
 	case handoff.Withdraw:
-		if msg.Importer.Group != p.Group || msg.Importer.Leader != p.Incarnation {
+		if !m.launched(p, msg.Importer) {
 			m.refuse(p, msg, Importer)
 			return
 		}
@@ -39,6 +39,18 @@ func (m *Machine) betweenLeaders(p handoff.Member, msg handoff.PeerMessage) {
 	case handoff.DoneAck:
 		m.doneAnswered(p, msg)
 	}
+}
+
+// speaksFor reports whether p leads the group that imports.
+func speaksFor(p handoff.Member, i handoff.Importer) bool {
+	return i.Group == p.Group && i.Leader == p.Incarnation
+}
+
+// launched is speaksFor, and that the launch is the one whose geometry p states: what an
+// earlier launch of its group asked for, or never did, consumes nothing.
+func (m *Machine) launched(p handoff.Member, i handoff.Importer) bool {
+	g := m.lead.groups[p]
+	return speaksFor(p, i) && (g == nil || g.digest == (handoff.Digest{}) || g.geometry.Instance == i.Instance)
 }
 
 // withdrawn ends a claim, also one that waits for the importer's geometry.
@@ -57,9 +69,16 @@ func (m *Machine) open(p handoff.Member, o handoff.Open) {
 	switch s := m.lead.sources[o.ID]; {
 	case s == nil:
 		m.do(ToPeer{p, handoff.Opened{ID: o.ID, Attempt: o.Attempt, Status: handoff.Gone}})
+	case s.Key != o.Key:
+		m.refuse(p, o, Key)
+		m.answerOpen(s, o) // Gone
 	case s.forget > 0:
 		m.answerOpen(s, o) // Gone, or Taken
 	case m.known(p, o.Importer.Instance) != nil:
+		if !m.launched(p, o.Importer) { // asked anew, it states another launch
+			m.refuse(p, o, Importer)
+			return
+		}
 		m.answerOpen(s, o)
 	case len(m.lead.opens[p]) >= m.cfg.MaxImports:
 		m.refuse(p, o, TooMany)

@@ -20,6 +20,8 @@ type Outcome struct {
 	Imported   handoff.Imported
 	Err        error
 	SourceSafe bool
+
+	told bool // rank 0's engine heard
 }
 
 func (m *Machine) finish(i *importing, o Outcome) {
@@ -51,7 +53,7 @@ func (m *Machine) endImport(i *importing, err error) {
 	}
 	i.safe = !i.asked && !errors.Is(err, handoff.ErrGone) && !errors.Is(err, handoff.ErrTaken)
 	if i.engine {
-		m.toEngine(handoff.Failed{Label: i.Import.Label, Err: err, SourceSafe: i.safe})
+		m.tellFailed(i)
 	}
 	for _, c := range i.calls {
 		m.do(Reply{Call: c, Err: err})
@@ -69,7 +71,7 @@ func (m *Machine) endImport(i *importing, err error) {
 }
 
 func (m *Machine) outcome(i *importing) Outcome {
-	return Outcome{ID: i.ID(), Label: i.Import.Label, State: i.State(), Attempt: i.Attempt, Err: i.Err, SourceSafe: i.safe,
+	return Outcome{ID: i.ID(), Label: i.Import.Label, State: i.State(), Attempt: i.Attempt, Err: i.Err, SourceSafe: i.safe, told: i.engine,
 		Imported: handoff.Imported{Label: i.Import.Label, ID: i.ID(), Bytes: i.Bytes, Cached: i.Cached, Phases: i.Phases}}
 }
 
@@ -132,16 +134,46 @@ func (m *Machine) abortCall(e Abort) {
 	m.do(Reply{Call: e.Call, Err: m.abortImport(e.ID, handoff.ErrAborted)})
 }
 
+// abortLabel is rank 0's engine's: of each import it hears one Imported or Failed, also
+// when that crosses the abort.
 func (m *Machine) abortLabel(label string) {
-	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Import.Label == label && i.State() != handoff.Draining {
-			if i.Abortable() {
-				m.failImport(i, handoff.ErrAborted)
+	for _, i := range slices.Backward(slices.Clone(m.lead.imports)) {
+		if i.Import.Label != label {
+			continue
+		}
+		told := i.engine
+		i.engine = true // it hears of the end, whoever asked for the import
+		switch {
+		case i.Abortable():
+			m.failImport(i, handoff.ErrAborted)
+		case i.State() == handoff.Draining && !told:
+			m.tellFailed(i)
+		}
+		return
+	}
+	for n := len(m.lead.done) - 1; n >= 0; n-- {
+		if o := &m.lead.done[n]; o.Label == label {
+			if !o.told {
+				o.told = true
+				m.tellEnd(*o)
 			}
-			return // else Imported or Failed is on its way
+			return
 		}
 	}
 	m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: no import %q", handoff.ErrUnknown, label)})
+}
+
+func (m *Machine) tellFailed(i *importing) {
+	m.toEngine(handoff.Failed{Label: i.Import.Label, Err: i.Err, SourceSafe: i.safe})
+}
+
+// tellEnd tells the engine of an import that ended before it asked.
+func (m *Machine) tellEnd(o Outcome) {
+	if o.Err != nil {
+		m.toEngine(handoff.Failed{Label: o.Label, Err: o.Err, SourceSafe: o.SourceSafe})
+		return
+	}
+	m.toEngine(o.Imported)
 }
 
 // abortImport drops an import that is not decided yet.

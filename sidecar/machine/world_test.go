@@ -28,6 +28,7 @@ type world struct {
 	sent    map[string]int // peer messages that crossed processes, by type
 	seed    uint64
 	weights handoff.WeightsPolicy // of groups that are added
+	kvOnly  bool                  // groups that are added have no per-request state
 
 	onPull func(n *node, p Pull) error // result of a copy; nil: good
 	change func(*handoff.Export)       // before it is sent
@@ -121,10 +122,14 @@ func (w *world) group(name string, tp int32) {
 		w.nodes[self].step(Found{slices.Clone(w.records)})
 	}
 	for i, self := range members {
-		w.nodes[self].attach(handoff.Attach{Group: name, Instance: inst, Rank: layout.Rank(i), Ranks: tp,
+		a := handoff.Attach{Group: name, Instance: inst, Rank: layout.Rank(i), Ranks: tp,
 			Model: handoff.ModelIdentity{Name: "test", Layout: testModel}, Shards: shards(layout.Rank(i), tp),
 			Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
-			Capacity: handoff.Capacity{Blocks: 64, Slots: 8, BlockTokens: 16}, Scheduler: handoff.SchedulerRank, Weights: w.weights})
+			Capacity: handoff.Capacity{Blocks: 64, Slots: 8, BlockTokens: 16}, Scheduler: handoff.SchedulerRank, Weights: w.weights}
+		if w.kvOnly {
+			a.Model.Layout.States, a.Shards, a.Capacity.Slots = testModel.States[:1], a.Shards[:1], 0
+		}
+		w.nodes[self].attach(a)
 	}
 	w.run()
 }
