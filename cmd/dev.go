@@ -49,7 +49,7 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 		level, _ = cmd.Flags().GetString("log-level")
 	}
 	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
-		LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
+		Restart: true, LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
 }
 
 // check asks the engine about each group.

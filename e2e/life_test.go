@@ -187,29 +187,40 @@ func TestTreeEnds(t *testing.T) {
 	}
 }
 
-// TestDevTellsOfDeaths: dev ends with everything when a child of it dies, and says
-// which; a mover is its sidecar's and comes back.
+// TestDevTellsOfDeaths: dev starts a sidecar again that dies, and ends with everything
+// when an engine does; it says which. A mover is its sidecar's and comes back.
 func TestDevTellsOfDeaths(t *testing.T) {
 	dir := filepath.Join(tmp, "d")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"sidecar", "engine"} {
-		t.Run(kind, func(t *testing.T) {
-			tr := grow(t, dir, "up; Ctrl-C", "dev", "--inference-shards=tp=1,role=prefill+tp=1,role=decode")
-			tr.kinds[kind][0].signal(t, unix.SIGKILL)
-			var exit *exec.ExitError
-			if err := tr.over(t); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-				t.Errorf("dev ended with %v", err)
+	tr := grow(t, dir, "up; Ctrl-C", "dev", "--inference-shards=tp=1,role=prefill+tp=1,role=decode")
+	sidecars := func() (n int) {
+		for _, pid := range children(tr.cmd.Process.Pid) {
+			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(b), "\x00sidecar\x00") {
+				n++
 			}
-			if said := tr.out.String(); !strings.Contains(said, "baton: "+kind) && !strings.Contains(said, kind+" [") {
-				t.Errorf("dev does not say that a %s died:\n%s", kind, said)
-			}
-			if ds := runDirs(t, dir); len(ds) != 0 {
-				t.Errorf("it left %v", ds)
-			}
-		})
+		}
+		return n
 	}
+	tr.kinds["sidecar"][0].signal(t, unix.SIGKILL)
+	tr.kinds["sidecar"][0].gone(t, "sidecar")
+	eventually(t, "dev starts the sidecar again", func() bool { return sidecars() == 2 })
+	if said := tr.out.String(); !strings.Contains(said, "ended by itself (signal: killed): starting it again") {
+		t.Errorf("dev does not say that a sidecar died:\n%s", said)
+	}
+	tr.kinds["engine"][0].signal(t, unix.SIGKILL)
+	var exit *exec.ExitError
+	if err := tr.over(t); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("dev ended with %v", err)
+	}
+	if said := tr.out.String(); !strings.Contains(said, "baton: engine") {
+		t.Errorf("dev does not say that an engine died:\n%s", said)
+	}
+	if ds := runDirs(t, dir); len(ds) != 0 {
+		t.Errorf("it left %v", ds)
+	}
+	eventually(t, "nothing of it runs", func() bool { return len(running()) == 0 })
 }
 
 // TestSidecarDies: its mover ends with it, its engine serves on without it, and other
@@ -241,9 +252,9 @@ func TestSidecarDies(t *testing.T) {
 				t.Errorf("the engine without its sidecar: %v", err)
 			}
 			w.equal("full", p, got)
-			_, err = generate(ctx, w.decode, front.Request{MaxNew: 1, Label: "x", Mode: front.Adopt}, nil)
+			_, err = generate(ctx, w.decode, front.Request{Tokens: p, MaxNew: 1, Label: "x", Mode: front.Export}, nil)
 			if err == nil || !strings.Contains(err.Error(), "no sidecar") {
-				t.Errorf("adopt without a sidecar: %v", err)
+				t.Errorf("export without a sidecar: %v", err)
 			}
 			for _, g := range []*dev.Running{w.prefill, other} {
 				w.allFree(g, poolBlocks, poolSlots)

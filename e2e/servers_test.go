@@ -78,7 +78,7 @@ func TestEtcdDies(t *testing.T) {
 	}
 }
 
-// registered waits until etcd holds n sidecars with their engines.
+// registered waits until etcd holds n sidecars.
 func (w *world) registered(n int) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(bounded(w.t))
@@ -100,7 +100,7 @@ func (w *world) registered(n int) {
 			}
 		}
 		if ctx.Err() != nil {
-			w.t.Fatalf("not all %d sidecars are registered again", n)
+			w.t.Fatalf("there are never %d sidecars registered", n)
 		}
 	}
 }

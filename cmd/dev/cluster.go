@@ -38,6 +38,9 @@ type Options struct {
 	LogLevel    string
 	LogFormat   string // text or json; "": text
 	Progress    func(what string)
+	TTL         time.Duration // of a sidecar's registration; 0: its default
+	// Restart starts a sidecar again that ends by itself; else that is told on Died.
+	Restart bool
 	// Engine attaches a rank's engine to its sidecar in dir; nil starts a reference
 	// engine as a process. Its owner ends it before Close.
 	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
@@ -145,9 +148,10 @@ type Cluster struct {
 	opt     Options
 	own     *certs.Identified // this process as a control plane
 	Servers *servers.Servers  // the cluster's own
-	started []*lifeline.Child // in order
 	died    chan error        // the first child that ended by itself
-	mu      sync.Mutex        // guards:
+	wg      sync.WaitGroup    // who waits for children
+	mu      sync.Mutex        // guards, beside what ranks have of their sidecars:
+	started []*lifeline.Child // in order
 	closing bool
 }
 
@@ -249,12 +253,20 @@ func (c *Cluster) groups(ctx context.Context) error {
 		if err := k.sidecar.AwaitReady(ctx, &k.Sidecar); err != nil {
 			return fmt.Errorf("sidecar %s/%d: %w", g.Name, n, err)
 		}
+		child := k.sidecar
+		c.wg.Go(func() { c.attend(g, int32(n), child) })
 		if c.opt.Engine != nil {
 			return c.opt.Engine(ctx, g, int32(n), k.Sidecar.Engine)
 		}
 		var err error
-		k.engine, err = c.startEngine(g, int32(n), k.Sidecar.Engine)
-		return err
+		if k.engine, err = c.startEngine(g, int32(n), k.Sidecar.Engine); err != nil {
+			return err
+		}
+		c.wg.Go(func() { // ends with the engine, which Close waits for
+			<-k.engine.Exited()
+			c.tell(fmt.Errorf("engine %s/%d ended by itself: %v", g.Name, n, k.engine.Err()))
+		})
+		return nil
 	}); err != nil {
 		return err
 	}
@@ -304,18 +316,12 @@ func (c *Cluster) start(args ...string) (*lifeline.Child, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.started = append(c.started, child)
-	go func() { // ends with the child, which Close waits for
-		<-child.Exited()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !c.closing {
-			select {
-			case c.died <- fmt.Errorf("%s %s ended by itself: %v", args[0], args[1:], child.Err()):
-			default:
-			}
-		}
-	}()
+	if c.closing { // Close has passed already
+		child.Kill()
+	}
 	return child, nil
 }
 
@@ -350,9 +356,6 @@ func (c *Cluster) rosters(ctx context.Context) error {
 // Close stops engines, then sidecars (each stops its mover), then the servers, and
 // removes the run directory.
 func (c *Cluster) Close() error {
-	c.mu.Lock()
-	c.closing = true
-	c.mu.Unlock()
 	for _, g := range c.Groups {
 		if g.Leader != nil {
 			g.Leader.Close()
@@ -361,14 +364,19 @@ func (c *Cluster) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var engines, sidecars []*lifeline.Child
+	c.mu.Lock()
+	c.closing = true
+	started := c.started
 	for _, g := range c.Groups {
 		for _, k := range g.Ranks {
 			engines, sidecars = append(engines, k.engine), append(sidecars, k.sidecar)
 		}
 	}
+	c.mu.Unlock()
 	stopAll(ctx, engines)
 	stopAll(ctx, sidecars)
-	stopAll(ctx, c.started) // what never got a rank
+	stopAll(ctx, started) // what never got a rank
+	c.wg.Wait()
 	if c.Servers != nil {
 		c.Servers.Stop()
 	}

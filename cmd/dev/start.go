@@ -27,6 +27,7 @@ type sidecarFile struct {
 	LogForm  string         `yaml:"log-format"`
 	Etcd     struct {
 		Endpoints []string `yaml:"endpoints"`
+		TTL       string   `yaml:"ttl,omitempty"`
 	} `yaml:"etcd"`
 	NATS struct {
 		URLs []string `yaml:"urls"`
@@ -41,6 +42,9 @@ type sidecarFile struct {
 	} `yaml:"tls"`
 }
 
+// sidecarConfig is its name in the rank's run directory.
+const sidecarConfig = "sidecar.yaml"
+
 func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	dir := c.rankDir(g, rank)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -50,13 +54,16 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
 	f.Limits.Imports = c.opt.Imports
+	if c.opt.TTL > 0 {
+		f.Etcd.TTL = c.opt.TTL.String()
+	}
 	f.TLS.CA = filepath.Join(c.Dir, "certs", "ca.pem")
 	f.TLS.Cert, f.TLS.Key = c.certFiles(g, rank)
 	b, err := yaml.Marshal(f)
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, "sidecar.yaml")
+	path := filepath.Join(dir, sidecarConfig)
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		return nil, err
 	}

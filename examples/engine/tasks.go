@@ -65,7 +65,10 @@ func (s *scheduler) take(t *task) {
 	case handing && s.r.session == nil:
 		t.events <- front.Event{Err: fmt.Errorf("%w: mode %s needs one", ErrSidecar, t.req.Mode)}
 		return
-	case handing && s.missing() != "":
+	case handing && s.r.down != "":
+		t.events <- front.Event{Err: fmt.Errorf("%w: %s", ErrSidecar, s.r.down)}
+		return
+	case handing && t.req.Mode != front.Adopt && s.missing() != "": // what is adopted may be decided already
 		t.events <- front.Event{Err: fmt.Errorf("%w: %s", ErrSidecar, s.missing())}
 		return
 	case handing && (s.labels[label] != nil || t.req.Mode == front.Export && s.r.exports[label] != nil):
@@ -95,11 +98,8 @@ func (s *scheduler) take(t *task) {
 	}
 }
 
-// missing says which sidecar of the group is not there, "" when all are.
+// missing says which sidecar of the group is not there at the moment, "" when all are.
 func (s *scheduler) missing() string {
-	if s.r.down != "" {
-		return s.r.down
-	}
 	for rank := range s.r.cfg.TP {
 		if why := s.away[rank]; why != "" {
 			return why

@@ -1,0 +1,81 @@
+package dev
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/batonkv/baton/lifeline"
+)
+
+// attend sees the sidecar of a rank to its end. One that ends by itself is started again
+// over the same run directory, at the same address, if Options.Restart says so; its
+// engine attaches again by itself. The goroutine ends with Close.
+func (c *Cluster) attend(g *Running, rank int32, child *lifeline.Child) {
+	name, addr := fmt.Sprintf("sidecar %s/%d", g.Name, rank), c.Sidecar(g, rank).Addr
+	for {
+		<-child.Exited()
+		switch {
+		case c.ends():
+			return
+		case !c.opt.Restart:
+			c.tell(fmt.Errorf("%s ended by itself: %v", name, child.Err()))
+			return
+		}
+		c.opt.Progress(fmt.Sprintf("%s ended by itself (%v): starting it again", name, child.Err()))
+		next, err := c.again(g, rank, addr)
+		if err != nil {
+			c.tell(fmt.Errorf("%s was started again: %w", name, err))
+			return
+		}
+		child = next
+	}
+}
+
+// againLimit bounds the start of a sidecar in a dead one's place.
+const againLimit = 30 * time.Second
+
+func (c *Cluster) again(g *Running, rank int32, addr string) (*lifeline.Child, error) {
+	child, err := c.start("sidecar", "--config", filepath.Join(c.rankDir(g.Group, rank), sidecarConfig), "--listen", addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), againLimit)
+	defer cancel()
+	var ready SidecarReady
+	if err := child.AwaitReady(ctx, &ready); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g.Ranks[rank].Sidecar, g.Ranks[rank].sidecar = ready, child
+	return child, nil
+}
+
+// Sidecar is what the present sidecar of a rank said when it was ready. It changes when
+// that is started again.
+func (c *Cluster) Sidecar(g *Running, rank int32) SidecarReady {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return g.Ranks[rank].Sidecar
+}
+
+func (c *Cluster) ends() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closing
+}
+
+// tell passes on the first child that ended by itself, unless that is what Close does.
+func (c *Cluster) tell(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return
+	}
+	select {
+	case c.died <- err:
+	default:
+	}
+}
