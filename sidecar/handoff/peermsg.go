@@ -58,7 +58,8 @@ type Geometry struct {
 	Members  []Member // the sidecars that hold them, by rank
 }
 
-// Pinned tells the leader that a rank's engine exported label and the memory is pinned.
+// Pinned tells the leader that a rank's engine exported label and the memory is pinned;
+// with pin 0, that the export was refused and nothing is.
 type Pinned struct {
 	Label        string
 	Pin          PinInfo

@@ -42,7 +42,7 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		m.do(MapBuffers{s, m.engine.fdKey, m.engine.attach.Buffers})
 		return
 	}
-	if !m.engine.mapped && !early(msg) {
+	if !m.engine.mapped && begins(msg) {
 		m.do(CloseEngine{s, fmt.Errorf("%w: %T before the buffers are mapped: wait for MoverStarted", handoff.ErrEngine, msg)})
 		return
 	}
@@ -72,11 +72,11 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 	}
 }
 
-// early reports whether msg may come before the buffers are mapped: an engine that attaches
-// again goes on with its steps, and says what it applied in them.
-func early(msg handoff.FromEngine) bool {
+// begins reports whether msg asks for something new, which must wait until the buffers are
+// mapped. An engine that attaches again goes on with its steps meanwhile, and says so.
+func begins(msg handoff.FromEngine) bool {
 	switch msg.(type) {
-	case handoff.Held, handoff.Applied, handoff.Reserved, handoff.Freed, handoff.Fenced:
+	case handoff.Announce, handoff.Export, handoff.Import:
 		return true
 	}
 	return false

@@ -76,6 +76,9 @@ func (m *Machine) export(e handoff.Export) {
 			m.endSource(id) // announced anew, or for weights that are no more
 		}
 		m.toEngine(handoff.Failed{Label: e.Label, Err: err})
+		if !m.leads() && !errors.Is(err, handoff.ErrGone) && !slices.Contains(m.labels(), e.Label) {
+			m.toLeader(handoff.Pinned{Label: e.Label, WeightsEpoch: e.WeightsEpoch, Pin: handoff.PinInfo{Rank: m.cfg.Self.Rank}})
+		}
 		return
 	}
 	m.lastPin++
@@ -137,6 +140,10 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 	if m.lead.launch.freeing[p.Rank][msg.Label] > 0 {
 		return // Free is on its way to that rank, and frees this pin
 	}
+	if msg.Pin.Pin == 0 {
+		m.notExported(p, msg.Label)
+		return
+	}
 	if m.otherWeights(msg.WeightsEpoch) {
 		m.refuse(p, msg, Weights)
 		m.do(ToPeer{p, handoff.Unpin{Pin: msg.Pin.Pin}})
@@ -156,6 +163,20 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 	}
 	if s.State() == handoff.Announced && s.Complete() {
 		m.lease(s)
+	}
+}
+
+// notExported ends a label that a rank refused to export: not every rank will ever pin it.
+// Free reaches the engines that did, and meets an export that is still on its way.
+func (m *Machine) notExported(p handoff.Member, label string) {
+	if id, ok := m.lead.labels[label]; ok {
+		if m.lead.sources[id].Export() != nil {
+			m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: rank %d refused its export of %q", handoff.ErrEngine, p.Rank, label)})
+		}
+		m.endSource(id)
+	}
+	if m.lead.launch.freeing[p.Rank][label] == 0 {
+		m.decideAll(handoff.Decision{Kind: handoff.Free, Label: label})
 	}
 }
 

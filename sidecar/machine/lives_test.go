@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -53,6 +54,9 @@ func (w *world) show(p handoff.Member) {
 // lose ends the engine session of a sidecar that lives; the engine attaches again.
 func (w *world) lose(group string, rank int) {
 	n := w.at(group, rank)
+	if n.eng.session == 0 {
+		return // it is lost already
+	}
 	n.step(EngineDown{n.eng.session})
 	n.eng.session = 0
 	n.reattach()
@@ -60,8 +64,11 @@ func (w *world) lose(group string, rank int) {
 
 // reattach makes n's engine attach with what it kept, once no copy is open any more.
 func (n *node) reattach() {
+	if n.dead {
+		return // the engine is with its successor
+	}
 	if n.m.openTickets() > 0 {
-		n.w.post(n.reattach)
+		n.w.later = append(n.w.later, n.reattach)
 		return
 	}
 	e := n.eng
@@ -74,6 +81,7 @@ func (e *fakeEngine) statement() handoff.Attach {
 	a := e.attach
 	a.Pins, a.Imports = slices.Sorted(maps.Keys(e.pins)), slices.Sorted(maps.Keys(e.imports))
 	a.Applied, a.Held, a.Decisions = e.applied, e.last, slices.Clone(e.tail)
+	a.Model.WeightsEpoch = e.weights
 	return a
 }
 
@@ -93,12 +101,15 @@ func (w *world) settled(t *testing.T) {
 		if !slices.Equal(e.story, lead.story) {
 			t.Errorf("%v applied\n%q and rank 0\n%q", p, e.story, lead.story)
 		}
-		if len(e.admitted)+len(e.released) != e.reserves {
-			t.Errorf("%v: %d reserved, %d admitted, %d given back", p, e.reserves, len(e.admitted), len(e.released))
+		if len(e.admitted)+e.given != e.reserves-e.none {
+			t.Errorf("%v: %d reserved, %d admitted, %d given back", p, e.reserves-e.none, len(e.admitted), e.given)
 		}
 		if len(e.pins)+len(e.imports)+len(n.m.pins)+len(n.m.kept)+len(n.m.dests)+len(n.m.tickets)+len(n.m.lead.imports)+len(n.m.lead.labels) > 0 {
 			t.Errorf("%v: engine pins %v and imports %v; pins %d, kept %v, dests %d, tickets %d, imports %d, labels %v", p, e.pins, e.imports,
 				len(n.m.pins), n.m.kept, len(n.m.dests), len(n.m.tickets), len(n.m.lead.imports), n.m.lead.labels)
+		}
+		if n.m.engine != nil && (n.m.epoch() != w.at(p.Group, 0).m.epoch() || n.m.epoch() != e.weights) {
+			t.Errorf("%v is at epoch %d, its engine at %d", p, n.m.epoch(), e.weights)
 		}
 		if len(n.closed) > 0 {
 			t.Errorf("%v closed its engine: %v", p, n.closed)
@@ -133,10 +144,67 @@ func (f fault) strike(w *world) {
 	w.restart(f.group, f.rank)
 }
 
-// handOff runs one hand-off with faults, and then another one that nothing disturbs.
-func handOff(t *testing.T, faults ...fault) (edges int) {
-	w := pair(t, 2, 2)
+// tale is a hand-off that faults strike.
+type tale struct {
+	name     string
+	src, dst int32
+	begin    func(w *world)            // before it
+	after    func(w *world, ticks int) // each time that nothing more happens by itself
+}
+
+// tick 0 is the first after everything that could go on by itself did.
+var tales = []tale{
+	{name: "plain", src: 2, dst: 2},
+	{name: "four ranks", src: 1, dst: 4},
+	{name: "copy fails", src: 2, dst: 2, begin: func(w *world) {
+		w.onPull = func(n *node, _ Pull) error {
+			if n.self.Rank == 1 {
+				return errors.New("boom")
+			}
+			return nil
+		}
+	}, after: func(w *world, ticks int) { w.onPull = nil }},
+	{name: "copy hangs", src: 2, dst: 2, begin: func(w *world) {
+		w.onPull = func(*node, Pull) error { return errStuck }
+	}, after: func(w *world, ticks int) {
+		w.onPull = nil
+		for rank := range 2 {
+			w.at("d", rank).settle(errors.New("ended"))
+		}
+	}},
+	{name: "no room", src: 2, dst: 2, begin: func(w *world) { w.full(true) }, after: func(w *world, ticks int) {
+		if w.full(false); ticks == 0 {
+			n := w.at("d", 0)
+			n.step(FromEngine{n.eng.session, handoff.Freed{Blocks: 9}})
+		}
+	}},
+	{name: "new weights", src: 2, dst: 2, begin: func(w *world) {
+		for i := range 12 {
+			w.post(func() { w.at("d", 0).step(SetWeightsEpoch{Call: Call(100 + i), Epoch: uint64(i / 6)}) })
+		}
+	}},
+	{name: "given up", src: 2, dst: 2, begin: func(w *world) {
+		n := w.at("d", 0)
+		w.post(func() { n.step(FromEngine{n.eng.session, handoff.AbortImport{Label: "a"}}) })
+	}},
+}
+
+func (w *world) full(full bool) {
+	for rank := range 2 {
+		w.at("d", rank).eng.full = full
+	}
+}
+
+// tell runs a tale with faults, and then another hand-off that nothing disturbs.
+func (c tale) tell(t *testing.T, faults ...fault) (edges int) {
+	w := newWorld(t)
+	w.weights = handoff.WeightsAllow
+	w.group("p", c.src)
+	w.group("d", c.dst)
 	man := w.export("p", "a", 40)
+	if c.begin != nil {
+		c.begin(w)
+	}
 	w.importAsked("d", man)
 	run := func() {
 		for len(w.queue) > 0 {
@@ -152,7 +220,10 @@ func handOff(t *testing.T, faults ...fault) (edges int) {
 		}
 	}
 	run()
-	for range 12 { // dials, patience, leases, the ranks' own deadlines
+	for i := range 13 { // dials, patience, leases, the ranks' own deadlines
+		if c.after != nil {
+			c.after(w, i)
+		}
 		w.tick(4 * time.Second)
 		run()
 	}
@@ -178,32 +249,42 @@ func handOff(t *testing.T, faults ...fault) (edges int) {
 // applies the same decisions, what is reserved is admitted or given back, what is pinned
 // is freed, and the group works.
 func TestEveryEdge(t *testing.T) {
-	edges := handOff(t)
-	for i := range 8 * edges {
-		f := fault{[]string{"p", "d"}[i%2], i / 2 % 2, i / 8, i/4%2 == 1}
-		if !t.Run(f.String(), func(t *testing.T) { handOff(t, f) }) {
-			return
-		}
+	for _, c := range tales {
+		t.Run(c.name, func(t *testing.T) {
+			edges := c.tell(t)
+			for rank := range max(c.src, c.dst) {
+				for i := range 4 * edges {
+					f := fault{[]string{"p", "d"}[i%2], int(rank), i / 4, i/2%2 == 1}
+					if f.group == "p" && rank >= c.src || f.group == "d" && rank >= c.dst {
+						continue
+					}
+					if c.tell(t, f); t.Failed() {
+						t.Fatal(f)
+					}
+				}
+			}
+		})
 	}
 }
 
-// The same with up to three faults, that may strike while the last is being recovered from.
+// The same with two or three faults, that may strike while the last is recovered from.
 func TestFewEdges(t *testing.T) {
-	edges := 2 * handOff(t)
+	edges := 2 * tales[0].tell(t)
 	for seed := range uint64(*schedules) {
 		r := rand.New(rand.NewPCG(seed, 11))
+		c := tales[r.IntN(len(tales))]
 		var fs []fault
 		at := r.IntN(edges)
 		for range 2 + r.IntN(2) {
-			fs = append(fs, fault{[]string{"p", "d"}[r.IntN(2)], r.IntN(2), at, r.IntN(2) == 0})
+			f := fault{"p", r.IntN(int(c.src)), at, r.IntN(2) == 0}
+			if r.IntN(3) > 0 {
+				f.group, f.rank = "d", r.IntN(int(c.dst))
+			}
+			fs = append(fs, f)
 			at += r.IntN(40)
 		}
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			if handOff(t, fs...); t.Failed() {
-				t.Log(fs)
-			}
-		}) {
-			return
+		if c.tell(t, fs...); t.Failed() {
+			t.Fatalf("seed %d: %s: %v", seed, c.name, fs)
 		}
 	}
 }

@@ -160,6 +160,9 @@ func (m *Machine) abortLabel(label string) {
 			return
 		}
 	}
+	if slices.Contains(m.engine.attach.Imports, label) {
+		return // of before the engine attached: its end follows when every rank is here
+	}
 	m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: no import %q", handoff.ErrUnknown, label)})
 }
 

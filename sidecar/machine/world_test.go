@@ -27,6 +27,7 @@ type world struct {
 	records []discovery.Record
 	sent    map[string]int // peer messages that crossed processes, by type
 	seed    uint64
+	later   []func()              // tried again with every tick
 	weights handoff.WeightsPolicy // of groups that are added
 	kvOnly  bool                  // groups that are added have no per-request state
 
@@ -63,6 +64,9 @@ type fakeEngine struct {
 	released []handoff.Decision
 	reserved []handoff.Decision
 	reserves int
+	none     int             // of them that found no room
+	given    int             // of the others that were given back
+	has      map[uint64]bool // those that took memory
 	weights  uint64
 	cached   int32
 	fence    uint64 // of what it reserves
@@ -135,7 +139,7 @@ func (w *world) group(name string, tp int32) {
 }
 
 func (n *node) attach(a handoff.Attach) {
-	n.eng = &fakeEngine{session: Session(n.w.mint()), attach: a, pins: map[string]bool{}, imports: map[string]bool{}, ends: map[string]string{}}
+	n.eng = &fakeEngine{session: Session(n.w.mint()), attach: a, has: map[uint64]bool{}, pins: map[string]bool{}, imports: map[string]bool{}, ends: map[string]string{}}
 	n.step(FromEngine{n.eng.session, a})
 	n.step(FromEngine{n.eng.session, handoff.BuffersReady{}})
 }
@@ -168,6 +172,11 @@ func (w *world) advance(d time.Duration) {
 
 func (w *world) tick(d time.Duration) {
 	w.now += d
+	again := w.later
+	w.later = nil
+	for _, f := range again {
+		f()
+	}
 	for _, m := range w.order {
 		if at, ok := w.nodes[m].m.Next(); ok && at <= w.now {
 			w.nodes[m].step(Tick{})
@@ -319,8 +328,13 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 				e.pool.reserve(d, &r)
 			}
 			r.Digest = handoff.Digest(sha256.Sum256(fmt.Append(nil, r.Blocks, e.twist)))
+			if e.full {
+				e.none++
+			} else {
+				e.has[d.N] = true
+			}
 			if !e.late {
-				n.step(FromEngine{e.session, r})
+				e.say(n, r)
 			}
 		case handoff.Admit:
 			e.admitted = append(e.admitted, d)
@@ -336,6 +350,9 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			if e.pool != nil {
 				e.pool.end(n, d.Of)
 			}
+			if e.has[d.Of] {
+				e.given++
+			}
 		case handoff.Free:
 			e.freed = append(e.freed, d)
 			delete(e.pins, d.Label)
@@ -343,7 +360,14 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			e.weights = d.WeightsEpoch
 		}
 	}
-	n.step(FromEngine{e.session, handoff.Applied{N: e.applied}})
+	e.say(n, handoff.Applied{N: e.applied})
+}
+
+// say sends what is lost without a session.
+func (e *fakeEngine) say(n *node, msg handoff.FromEngine) {
+	if e.session != 0 {
+		n.step(FromEngine{e.session, msg})
+	}
 }
 
 // export makes every engine rank of a group export label and returns the manifest.
