@@ -122,67 +122,82 @@ func TestJoinTails(t *testing.T) {
 	}
 }
 
+// chronicle is a leader's sequence, and what three ranks have of it.
+type chronicle struct {
+	log           []Decision
+	tails         [3]Tail
+	held, applied [3]uint64
+	open          map[uint64]bool   // by Reserve
+	dropped       map[uint64]uint64 // its Drop
+}
+
+func least(ns [3]uint64) uint64 { return slices.Min(ns[:]) }
+
+// decide is the leader's next decision: about Reserve of, if that is open.
+func (c *chronicle) decide(of uint64) {
+	d := Decision{N: uint64(len(c.log)) + 1, Kind: Free, Settled: least(c.applied)}
+	for n := range c.open {
+		rest := n
+		if c.dropped[n] > 0 {
+			rest = c.dropped[n]
+		}
+		d.Settled = min(d.Settled, rest-1)
+	}
+	switch {
+	case !c.open[of]:
+		if d.N%3 > 0 {
+			d.Kind, d.Tokens, d.Attempt, c.open[d.N] = Reserve, 7, Attempt(d.N), true
+		}
+	case c.dropped[of] == 0 && d.N%2 == 0:
+		d.Kind, d.Of = Admit, of
+		delete(c.open, of)
+	case c.dropped[of] > 0 && d.N%2 == 0:
+		d.Kind, d.Of = ReleaseQuarantine, of
+		delete(c.open, of)
+	default:
+		d.Kind, d.Of, c.dropped[of] = Drop, of, d.N
+	}
+	c.log = append(c.log, d)
+}
+
+// step is the next thing that happens: k 0: the leader decides; 1 to 3: rank r hears what
+// comes next; else it applies what all hold.
+func (c *chronicle) step(k, r int, of uint64) {
+	switch {
+	case k < 1:
+		c.decide(of)
+	case k < 4:
+		if c.held[r] < uint64(len(c.log)) {
+			c.tails[r], c.held[r] = c.tails[r].Add(c.log[c.held[r]]), c.held[r]+1
+		}
+	default:
+		c.applied[r] = max(c.applied[r], least(c.held))
+		c.tails[r].Applied(c.applied[r])
+	}
+}
+
 // Whatever ranks hold and applied when their leader dies: what they state makes the
 // leader's sequence up to the newest that any of them holds, with the contents of
 // everything that one of them may lack, and tells of each import that is not over.
 func TestTailsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const ranks = 3
-		var log []Decision
-		var tails [ranks]Tail
-		var held, applied [ranks]uint64
-		open := map[uint64]bool{} // by Reserve
-		dropped := map[uint64]uint64{}
-		least := func(ns [ranks]uint64) uint64 { return slices.Min(ns[:]) }
+		c := chronicle{open: map[uint64]bool{}, dropped: map[uint64]uint64{}}
 		for range rapid.IntRange(1, 250).Draw(t, "steps") {
-			r := rapid.IntRange(0, ranks-1).Draw(t, "rank")
-			switch k := rapid.IntRange(0, 5).Draw(t, "what"); {
-			case k < 1: // the leader decides
-				d := Decision{N: uint64(len(log)) + 1, Kind: Free, Settled: least(applied)}
-				for n := range open {
-					rest := n
-					if dropped[n] > 0 {
-						rest = dropped[n]
-					}
-					d.Settled = min(d.Settled, rest-1)
-				}
-				of := uint64(rapid.IntRange(0, len(log)).Draw(t, "of"))
-				switch {
-				case !open[of]:
-					if d.N%3 > 0 {
-						d.Kind, d.Tokens, d.Attempt, open[d.N] = Reserve, 7, Attempt(d.N), true
-					}
-				case dropped[of] == 0 && d.N%2 == 0:
-					d.Kind, d.Of = Admit, of
-					delete(open, of)
-				case dropped[of] > 0 && d.N%2 == 0:
-					d.Kind, d.Of = ReleaseQuarantine, of
-					delete(open, of)
-				default:
-					d.Kind, d.Of, dropped[of] = Drop, of, d.N
-				}
-				log = append(log, d)
-			case k < 4: // a rank hears the next
-				if held[r] < uint64(len(log)) {
-					tails[r], held[r] = tails[r].Add(log[held[r]]), held[r]+1
-				}
-			default: // a rank applies what all hold
-				applied[r] = max(applied[r], least(held))
-				tails[r].Applied(applied[r])
-			}
+			c.step(rapid.IntRange(0, 5).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "rank"),
+				uint64(rapid.IntRange(0, len(c.log)).Draw(t, "of")))
 		}
-		high := slices.Max(held[:])
-		for r := range ranks {
-			if err := CheckTail(tails[r], applied[r], held[r]); err != nil {
+		high := slices.Max(c.held[:])
+		for r := range c.tails {
+			if err := CheckTail(c.tails[r], c.applied[r], c.held[r]); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := JoinTails(tails[:], least(applied), high, least(held))
+		got, err := JoinTails(c.tails[:], least(c.applied), high, least(c.held))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range got {
-			if o := log[d.N-1]; d.Kind != o.Kind || d.Of != o.Of || d.N > least(held) && d.Tokens != o.Tokens {
+			if o := c.log[d.N-1]; d.Kind != o.Kind || d.Of != o.Of || d.N > least(c.held) && d.Tokens != o.Tokens {
 				t.Fatalf("%+v was %+v", d, o)
 			}
 		}
@@ -190,8 +205,7 @@ func TestTailsProperty(t *testing.T) {
 		for _, x := range got.Reservations() {
 			told[x.N] = x.Open()
 		}
-		now := Tail(log[:high]).Reservations() // as anybody can know
-		for _, x := range now {
+		for _, x := range Tail(c.log[:high]).Reservations() { // as anybody can know
 			if x.Open() && !told[x.N] {
 				t.Fatalf("nobody tells of Reserve %d: %+v", x.N, got)
 			}

@@ -175,7 +175,7 @@ func (m *Machine) sourceDown(p handoff.Member) {
 
 func (m *Machine) importOf(id handoff.ID, a handoff.Attempt) *importing {
 	for _, i := range m.lead.imports {
-		if i.ID() == id && i.Attempt == a && !i.recovered {
+		if i.ID() == id && i.Attempt == a {
 			return i
 		}
 	}

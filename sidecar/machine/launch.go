@@ -166,12 +166,8 @@ func (m *Machine) setRoster(joins []join) {
 func (m *Machine) resume(joins []join) {
 	l := m.lead.launch
 	for r, j := range joins {
-		has := l.seq.HeldBy(r)
-		if j.fresh {
-			has = j.Attach.Held
-		}
 		for _, d := range l.log {
-			if d.N > has {
+			if d.N > l.seq.HeldBy(r) {
 				m.do(ToPeer{j.from, d})
 			}
 		}
