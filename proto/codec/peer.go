@@ -141,7 +141,7 @@ func encodeBetween(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool 
 	case handoff.Geometry:
 		p.Message = &peerv1.PeerMessage_Geometry{Geometry: toGeometry(b, m)}
 	case handoff.WantBuffers:
-		p.Message = &peerv1.PeerMessage_WantBuffers{WantBuffers: &peerv1.WantBuffers{}}
+		p.Message = &peerv1.PeerMessage_WantBuffers{WantBuffers: &peerv1.WantBuffers{Pin: uint64(m.Pin)}}
 	case handoff.Buffers:
 		p.Message = &peerv1.PeerMessage_Buffers{Buffers: &peerv1.Buffers{Host: b.str("buffers.host", m.Host),
 			Socket: b.str("buffers.socket", m.Socket), Why: b.text("buffers.why", m.Why, MaxText),
@@ -177,7 +177,7 @@ func decodeBetween(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	case *peerv1.PeerMessage_Geometry:
 		return fromGeometry(b, p.Geometry)
 	case *peerv1.PeerMessage_WantBuffers:
-		return handoff.WantBuffers{}
+		return handoff.WantBuffers{Pin: handoff.PinID(p.WantBuffers.GetPin())}
 	case *peerv1.PeerMessage_Buffers:
 		return handoff.Buffers{Host: b.str("buffers.host", p.Buffers.GetHost()),
 			Socket: b.str("buffers.socket", p.Buffers.GetSocket()), Why: b.text("buffers.why", p.Buffers.GetWhy(), MaxText),

@@ -68,7 +68,8 @@ type Importer struct {
 // leader's incarnation, so that an answer to a leader is not taken by its successor.
 type Attempt uint64
 
-// PinID numbers the pins of one sidecar incarnation. Generation counts how often
+// PinID names a pin of one rank. It is random and not 0: only whom the leader let read
+// knows it. Generation counts how often
 // its memory was reused, so that a stale pin is told from a new one.
 type (
 	PinID      uint64

@@ -135,8 +135,9 @@ type RankReserved struct{ Reserved Reserved }
 // WantGeometry asks a leader for its group's Geometry, which answers it.
 type WantGeometry struct{}
 
-// WantBuffers asks a rank for what reaches its engine's buffers; Buffers answers.
-type WantBuffers struct{}
+// WantBuffers asks a rank for what reaches its engine's buffers; Buffers answers. Who
+// names a held pin was given it by the rank's leader, against a manifest's key.
+type WantBuffers struct{ Pin PinID }
 
 // Buffers says how a peer on the same host fetches descriptors: each Key is good
 // once, at the FD socket of the sender. Why is set instead when it cannot.

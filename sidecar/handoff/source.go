@@ -111,7 +111,7 @@ func (s *Source) Open(now time.Duration, o Open) Opened {
 		a.Status = Gone
 	case s.answers[c] != 0: // withdrawn, or done
 		a.Status = Gone
-	case !s.opened[c] && s.claims() >= maxClaims:
+	case !s.opened[c] && len(s.opened)+len(s.waiting) >= maxClaims:
 		a.Status, a.Why = Refused, fmt.Sprintf("%d imports asked for this hand-off", maxClaims)
 	case s.state == Announced:
 		a.Status = Pending
@@ -156,13 +156,10 @@ func (s *Source) Done(now time.Duration, d Done) (a DoneAck, over bool) {
 	return a, over
 }
 
-// claims is how many importers s remembers or keeps waiting.
-func (s *Source) claims() int { return len(s.opened) + len(s.answers) + len(s.waiting) }
-
-// remember keeps an answer. One to a claim that never opened is kept while there is
-// room: without it the answer is Gone as well, since such a claim cannot open any more.
+// remember keeps an answer. One to a claim that never opened, and showed no key, is kept
+// while there is room of its own: it takes none from those that show one.
 func (s *Source) remember(c claim, st Status) {
-	if s.opened[c] || s.claims() < maxClaims {
+	if s.opened[c] || len(s.answers) < maxClaims {
 		s.answers[c] = st
 	}
 }

@@ -133,11 +133,28 @@ func TestSourceBound(t *testing.T) {
 		}
 		s.Withdraw(Withdraw{Importer: impB, Attempt: n})
 	}
-	if s.claims() > maxClaims+1 || refused == 0 {
-		t.Fatalf("%d claims, %d refused", s.claims(), refused)
+	if len(s.opened) > maxClaims || len(s.answers) > maxClaims || refused == 0 {
+		t.Fatalf("%d claims, %d answers, %d refused", len(s.opened), len(s.answers), refused)
 	}
 	if a, _ := s.Done(0, Done{Importer: impA, Attempt: 3*maxClaims - 1}); a.Status != Gone {
 		t.Fatalf("a refused claim got %v", a.Status)
+	}
+}
+
+// TestStrangersTakeNoRoom: words without the key, however many, keep nobody with the key
+// from importing.
+func TestStrangersTakeNoRoom(t *testing.T) {
+	s := leased(t, 1)
+	for n := range Attempt(2 * maxClaims) {
+		s.Open(0, Open{Importer: impB, Attempt: n})
+		s.Withdraw(Withdraw{Importer: impB, Attempt: n})
+		s.Done(0, Done{Importer: impB, Attempt: maxClaims*4 + n})
+	}
+	if a := s.Open(0, Open{Key: key, Importer: impA, Attempt: 1}); a.Status != OK {
+		t.Fatalf("the key opens %v", a.Status)
+	}
+	if a, over := s.Done(0, Done{Importer: impA, Attempt: 1}); a.Status != OK || !over {
+		t.Fatalf("done: %v, over %v", a.Status, over)
 	}
 }
 

@@ -147,6 +147,9 @@ func (v Service) Status(ctx context.Context) (control.Status, error) {
 		st = control.Status{Self: v.s.cfg.Machine.Self, Instance: i.Instance, Ranks: i.Ranks, Ready: i.Ready,
 			Capacity: i.Capacity, MoverPID: v.s.cfg.MoverPID(), Counters: v.s.peers.Counts()}
 		st.Counters["refused.Descriptor"] = v.s.engines.RefusedFDs()
+		for what, n := range v.s.refused {
+			st.Counters["refused."+what] = n
+		}
 		for _, m := range i.Members {
 			st.Members = append(st.Members, control.MemberStatus{Member: m.Member, PID: m.PID, Addr: m.Addr, Attached: m.Attached})
 		}

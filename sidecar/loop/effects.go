@@ -66,6 +66,7 @@ func (s *Sidecar) carry(f machine.Effect) {
 		s.advertise(f)
 	case machine.Refuse:
 		s.cfg.Metrics.Dropped(reason(f.Why))
+		s.refused[f.What]++
 		s.log.Warn("message refused", "from", f.Peer, "type", f.What, "why", f.Why)
 	}
 }
@@ -218,6 +219,8 @@ func reason(why machine.Why) metrics.Reason {
 		return metrics.Malformed
 	case machine.TooMany:
 		return metrics.Full
+	case machine.Key, machine.Importer:
+		return metrics.Forbidden
 	}
 	return metrics.Stale
 }

@@ -71,6 +71,7 @@ type Sidecar struct {
 	tickets  map[uint64]transfer.Ticket
 	calls    map[machine.Call]chan machine.Reply
 	lastCall machine.Call
+	refused  map[string]uint64      // messages that were not acted on, by type; sessions as "Session"
 	adverts  chan machine.Advertise // newest wins
 	notices  *control.Log
 	host     string
@@ -105,7 +106,7 @@ func New(cfg Config) *Sidecar {
 		sessions: map[machine.Session]*engine.Session{}, numbers: map[*engine.Session]machine.Session{},
 		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]*peer.Session{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
-		calls: map[machine.Call]chan machine.Reply{}, adverts: make(chan machine.Advertise, 1),
+		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
 		notices: control.NewLog(0), host: cfg.Record.Host, fatal: make(chan error, 1)}
 	s.standing("discovery has not answered, or another sidecar holds the rank")
 	return s

@@ -68,6 +68,10 @@ func (h Peers) Up(ps *peer.Session) {
 	p := ps.Peer()
 	if err := h.s.check(ps); err != nil {
 		h.s.log.Warn("peer refused", "peer", p, "err", err)
+		h.s.post(func() {
+			h.s.refused["Session"]++
+			h.s.cfg.Metrics.Dropped(metrics.Forbidden)
+		})
 		ps.Close(err)
 		return
 	}

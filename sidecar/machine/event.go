@@ -249,5 +249,6 @@ const (
 	Unmatched Why = "answers no open question"
 	Malformed Why = "contradicts itself or this group"
 	TooMany   Why = "too many wait"
+	NotHeld   Why = "no pin that is held here is named"
 	Weights   Why = "of other weights than the group's"
 )

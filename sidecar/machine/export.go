@@ -69,6 +69,15 @@ func (m *Machine) mintKey() (k handoff.Key) {
 	return k
 }
 
+// mintPin returns a number that nobody can guess and no pin here has.
+func (m *Machine) mintPin() handoff.PinID {
+	for {
+		if id := handoff.PinID(m.cfg.Mint()); id != 0 && m.pins[id] == nil {
+			return id
+		}
+	}
+}
+
 // export pins at this rank and tells the leader, once no step writes the memory any more.
 func (m *Machine) export(e handoff.Export) {
 	if err := m.checkExport(e); err != nil {
@@ -81,17 +90,17 @@ func (m *Machine) export(e handoff.Export) {
 		}
 		return
 	}
-	m.lastPin++
+	id := m.mintPin()
 	p := &handoff.Pin{Label: e.Label, Deadline: m.now + m.cfg.MaxHold + m.cfg.Margin, WeightsEpoch: e.WeightsEpoch, Info: handoff.PinInfo{
-		Rank: m.cfg.Self.Rank, Pin: m.lastPin, Generation: m.attaches, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
-	m.pins[m.lastPin] = p
+		Rank: m.cfg.Self.Rank, Pin: id, Generation: m.attaches, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
+	m.pins[id] = p
 	if m.leads() {
 		s, err := m.source(e.Label)
 		if err == nil {
 			err = s.Exported(e)
 		}
 		if err != nil {
-			delete(m.pins, m.lastPin)
+			delete(m.pins, id)
 			m.toEngine(handoff.Failed{Label: e.Label, Err: err})
 			return
 		}

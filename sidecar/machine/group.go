@@ -49,7 +49,7 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 	case handoff.WantGeometry:
 		m.wantGeometry(p)
 	case handoff.WantBuffers:
-		m.wantBuffers(p)
+		m.wantBuffers(p, msg)
 	case handoff.Buffers:
 		m.buffers(p, msg)
 	case handoff.Check:

@@ -41,7 +41,7 @@ func earlier(x handoff.Member) handoff.Member { x.Incarnation ^= 1; return x }
 
 // check is what d asks p1 about what it read.
 func (g guarded) check() handoff.Check {
-	return handoff.Check{ID: g.man.ID, Attempt: g.i.Attempt, Pin: g.p1.m.lastPin - 1, Generation: g.p1.m.attaches}
+	return handoff.Check{ID: g.man.ID, Attempt: g.i.Attempt, Pin: g.p1.pinOf("r1"), Generation: g.p1.m.attaches}
 }
 
 func (g guarded) betweenGroups() []guard {
@@ -100,6 +100,8 @@ func (g guarded) withinGroups() []guard {
 		{"Geometry that nobody asked for", d, e.self, e.m.lead.roster.Geometry, Unmatched},
 		{"Geometry of another group than asked of", p, d.self, e.m.lead.roster.Geometry, Unmatched},
 		{"Buffers that nobody asked for", d, e.self, handoff.Buffers{Host: "h", Socket: "/s"}, Unmatched},
+		{"WantBuffers without a pin", p1, e.self, handoff.WantBuffers{}, NotHeld},
+		{"WantBuffers for a guessed pin", p1, e.self, handoff.WantBuffers{Pin: check.Pin + 1}, NotHeld},
 		{"WantGeometry at a rank", p1, e.self, handoff.WantGeometry{}, NotLeader},
 	}
 }

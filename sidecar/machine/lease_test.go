@@ -76,8 +76,8 @@ func TestRenewalUnanswered(t *testing.T) {
 	w := pair(t, 2, 1)
 	man := w.exportHeld("p", "r1", 100*time.Second)
 	var late handoff.PeerMessage
-	w.drop = func(_, _ handoff.Member, msg handoff.PeerMessage) bool {
-		if e, ok := msg.(handoff.Extended); ok && e.Pin == w.at("p", 1).m.lastPin {
+	w.drop = func(from, _ handoff.Member, msg handoff.PeerMessage) bool {
+		if _, ok := msg.(handoff.Extended); ok && from == w.at("p", 1).self {
 			late = msg
 			return true
 		}
@@ -107,7 +107,7 @@ func TestExtendOfNothing(t *testing.T) {
 	w := pair(t, 2, 1)
 	man := w.exportHeld("p", "r1", 100*time.Second)
 	p1 := w.at("p", 1)
-	for _, e := range []handoff.Extend{{ID: man.ID, Pin: 99, N: 1, Hold: time.Hour}, {ID: handoff.ID{N: 5}, Pin: p1.m.lastPin, N: 1, Hold: time.Hour}} {
+	for _, e := range []handoff.Extend{{ID: man.ID, Pin: 99, N: 1, Hold: time.Hour}, {ID: handoff.ID{N: 5}, Pin: p1.pinOf("r1"), N: 1, Hold: time.Hour}} {
 		was := len(p1.refused)
 		p1.step(FromPeer{w.at("p", 0).self, e})
 		if len(p1.refused) != was+1 || w.sent["Extended"] != 0 {
@@ -118,7 +118,7 @@ func TestExtendOfNothing(t *testing.T) {
 	if pins[1] != 35*time.Second {
 		t.Errorf("pin to %v", pins[1])
 	}
-	p1.step(FromPeer{w.at("d", 0).self, handoff.Extend{ID: man.ID, Pin: p1.m.lastPin, N: 1, Hold: time.Hour}})
+	p1.step(FromPeer{w.at("d", 0).self, handoff.Extend{ID: man.ID, Pin: p1.pinOf("r1"), N: 1, Hold: time.Hour}})
 	if got := p1.refused[len(p1.refused)-1].Why; got != NotMember {
 		t.Errorf("Extend of a stranger: %v", got)
 	}

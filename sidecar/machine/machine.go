@@ -88,7 +88,6 @@ type Machine struct {
 	joined  bool            // Join went to boss in its present session
 	boss    handoff.Member  // the leader that this rank joined
 	pins    map[handoff.PinID]*handoff.Pin
-	lastPin handoff.PinID
 	kept    map[string]Now           // labels that the engine pinned before it attached, with this rank's own deadline
 	dests   map[uint64]*handoff.Dest // by Reserve number
 	tickets map[uint64]ticket

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -30,9 +31,10 @@ const (
 
 type link struct {
 	state linkState
-	open  int  // tickets
-	dead  bool // close when open is 0
-	stale bool // the mover that opens it died meanwhile
+	pin   handoff.PinID // that it was asked for by
+	open  int           // tickets
+	dead  bool          // close when open is 0
+	stale bool          // the mover that opens it died meanwhile
 }
 
 // found takes a new view of discovery: peers that are wanted and were not there are dialled.
@@ -167,7 +169,7 @@ func (m *Machine) peerUp(p handoff.Member) {
 		m.joinLeader()
 	}
 	if l := m.links[p]; l != nil && l.state == linkAsked {
-		m.do(ToPeer{p, handoff.WantBuffers{}})
+		m.do(ToPeer{p, handoff.WantBuffers{Pin: l.pin}})
 	}
 	if m.leads() {
 		m.findSources()
@@ -213,15 +215,16 @@ func (m *Machine) peerLost(p handoff.Member) {
 
 // link makes sure that pulls from p can be submitted, now or soon. A link reaches the
 // memory of one engine of p: p ends its sessions with that engine, and so the link.
-func (m *Machine) link(p handoff.Member) bool {
+func (m *Machine) link(p handoff.Member, pin handoff.PinID) bool {
 	l := m.links[p]
 	if l != nil {
 		return !l.dead && l.state == linkOpened // the tickets of a dead one end first
 	}
-	m.links[p] = &link{state: linkAsked}
+	l = &link{state: linkAsked, pin: pin}
+	m.links[p] = l
 	m.want(p)
 	if m.up(p) {
-		m.do(ToPeer{p, handoff.WantBuffers{}})
+		m.do(ToPeer{p, handoff.WantBuffers{Pin: l.pin}})
 	}
 	return false
 }
@@ -240,11 +243,26 @@ func (m *Machine) buffers(p handoff.Member, b handoff.Buffers) {
 	}
 	if b.Why != "" {
 		delete(m.links, p)
-		m.linkFailed(p, b.Why)
+		m.linkRefused(p, l.pin, b.Why)
 		return
 	}
 	l.state = linkOpens
 	m.do(OpenLink{p, b})
+}
+
+// linkRefused fails what was to be read by the pin that the link was asked for by: it may
+// be over. Whoever reads by another pin asks by that.
+func (m *Machine) linkRefused(p handoff.Member, pin handoff.PinID, why string) {
+	for _, n := range m.sortedDests() {
+		d := m.dests[n]
+		for _, r := range d.Reads {
+			if r.From == p && r.Source.Pin == pin && r.Ticket == 0 {
+				d.Fail(fmt.Sprintf("buffers of %v: %s", p, why))
+			}
+		}
+		m.report(d)
+	}
+	m.submitReads()
 }
 
 func (m *Machine) linked(e Linked) {

@@ -112,9 +112,16 @@ func (m *Machine) wantGeometry(p handoff.Member) {
 	}
 }
 
-func (m *Machine) wantBuffers(p handoff.Member) {
+// wantBuffers shares with whom the leader told of a pin that is held: memory is not for
+// the asking.
+func (m *Machine) wantBuffers(p handoff.Member, w handoff.WantBuffers) {
 	if m.engine == nil || !m.engine.mapped {
 		m.do(ToPeer{p, handoff.Buffers{Why: "no engine is attached"}})
+		return
+	}
+	if m.pins[w.Pin] == nil {
+		m.refuse(p, w, NotHeld)
+		m.do(ToPeer{p, handoff.Buffers{Why: "the pin that was named is not held"}})
 		return
 	}
 	m.do(ShareBuffers{p, m.engine.session})
@@ -237,7 +244,7 @@ func (m *Machine) submit(d *handoff.Dest) {
 	}
 	for i := range d.Reads {
 		r := &d.Reads[i]
-		if r.Ticket != 0 || !m.link(r.From) || !m.clear(d.Reserved.Fence) {
+		if r.Ticket != 0 || !m.link(r.From, r.Source.Pin) || !m.clear(d.Reserved.Fence) {
 			continue
 		}
 		t, err := m.sources[d.D.Source].template(r.Pair)

@@ -39,6 +39,7 @@ const (
 	Unmatched Reason = "unmatched" // answers no open question
 	Malformed Reason = "malformed" // contradicts itself or the group
 	Full      Reason = "full"      // a queue was at its bound
+	Forbidden Reason = "forbidden" // without the key, in another's name, or from a peer that is not who it says
 )
 
 // Queue names a bounded queue.

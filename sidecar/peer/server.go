@@ -56,7 +56,7 @@ func Listen(cfg Config, h Handler, extra ...func(*grpc.Server)) (*Server, error)
 	}
 	s := &Server{cfg: cfg, h: h, lis: lis, client: credentials.NewTLS(cfg.Client),
 		sessions: make(map[*Session]struct{}), counts: make(map[string]uint64)}
-	s.grpc = grpc.NewServer(append(serverOptions(), grpc.Creds(credentials.NewTLS(cfg.Server)))...)
+	s.grpc = grpc.NewServer(append(serverOptions(), grpc.Creds(counted{credentials.NewTLS(cfg.Server), s}))...)
 	peerv1.RegisterPeerServer(s.grpc, s)
 	for _, f := range extra {
 		f(s.grpc)
@@ -65,11 +65,28 @@ func Listen(cfg Config, h Handler, extra ...func(*grpc.Server)) (*Server, error)
 	return s, nil
 }
 
+// counted counts the connections whose TLS was refused: no certificate, or another CA's.
+type counted struct {
+	credentials.TransportCredentials
+	s *Server
+}
+
+func (c counted) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	out, info, err := c.TransportCredentials.ServerHandshake(conn)
+	if err != nil {
+		c.s.mu.Lock()
+		c.s.counts["refused.Handshake"]++
+		c.s.mu.Unlock()
+	}
+	return out, info, err
+}
+
 // Addr is the host:port that is listened on.
 func (s *Server) Addr() string { return s.lis.Addr().String() }
 
 // Counts are the messages that were accepted for sending, as "sent.Open", and that
-// arrived, as "received.Open", over all sessions, by type.
+// arrived, as "received.Open", over all sessions, by type; and "refused.Handshake",
+// connections that showed no certificate of the CA.
 func (s *Server) Counts() map[string]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

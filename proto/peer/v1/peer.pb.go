@@ -1392,9 +1392,11 @@ func (*WantGeometry) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
-// WantBuffers asks a rank for what reaches its engine's buffers.
+// WantBuffers asks a rank for what reaches its engine's buffers. It shows that the
+// source's leader let the asker's group read: the number of a held pin is random.
 type WantBuffers struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pin           uint64                 `protobuf:"varint,1,opt,name=pin,proto3" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1427,6 +1429,13 @@ func (x *WantBuffers) ProtoReflect() protoreflect.Message {
 // Deprecated: Use WantBuffers.ProtoReflect.Descriptor instead.
 func (*WantBuffers) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WantBuffers) GetPin() uint64 {
+	if x != nil {
+		return x.Pin
+	}
+	return 0
 }
 
 // Buffers answers WantBuffers.
@@ -2183,8 +2192,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"E\n" +
 	"\fRankReserved\x125\n" +
 	"\breserved\x18\x01 \x01(\v2\x19.baton.common.v1.ReservedR\breserved\"\x0e\n" +
-	"\fWantGeometry\"\r\n" +
-	"\vWantBuffers\"x\n" +
+	"\fWantGeometry\"\x1f\n" +
+	"\vWantBuffers\x12\x10\n" +
+	"\x03pin\x18\x01 \x01(\x04R\x03pin\"x\n" +
 	"\aBuffers\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06socket\x18\x02 \x01(\tR\x06socket\x12/\n" +
