@@ -66,7 +66,7 @@ func encodeInside(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 	switch m := m.(type) {
 	case handoff.Join:
 		p.Message = &peerv1.PeerMessage_Join{Join: &peerv1.Join{Attach: toAttach(b, m.Attach),
-			Applied: m.Applied, Held: m.Held, Pins: each(b, "join.pins", m.Pins, MaxPins, toPin)}}
+			Applied: m.Applied, Held: m.Held}}
 	case handoff.Roster:
 		p.Message = &peerv1.PeerMessage_Roster{Roster: &peerv1.Roster{Instance: uint64(m.Instance),
 			Members: each(b, "roster.members", m.Members, MaxRanks, toMember), Geometry: toGeometry(b, m.Geometry)}}
@@ -102,7 +102,7 @@ func decodeInside(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	switch p := p.GetMessage().(type) {
 	case *peerv1.PeerMessage_Join:
 		return handoff.Join{Attach: fromAttach(b, p.Join.GetAttach()), Applied: p.Join.GetApplied(),
-			Held: p.Join.GetHeld(), Pins: each(b, "join.pins", p.Join.GetPins(), MaxPins, fromPin)}
+			Held: p.Join.GetHeld()}
 	case *peerv1.PeerMessage_Roster:
 		return handoff.Roster{Instance: handoff.Instance(p.Roster.GetInstance()),
 			Members:  each(b, "roster.members", p.Roster.GetMembers(), MaxRanks, fromMember),

@@ -33,12 +33,13 @@ func (s Status) String() string {
 
 // Inside a group: a rank's sidecar and its leader.
 
-// Join is a rank's statement to its leader, on every connect and roster change.
+// Join is a rank's statement to its leader, on every connect.
 type Join struct {
-	Attach  Attach // what its engine attached, without buffers
+	// Attach is what its engine attached, without buffers and imports. Its past is what the
+	// rank has: labels that it pins, decisions as far as they were passed on.
+	Attach  Attach
 	Applied uint64 // decisions that its engine applied
-	Held    uint64 // decisions that its engine holds
-	Pins    []PinInfo
+	Held    uint64 // decisions that its engine's client is known to hold
 }
 
 // Roster is the leader's word that every rank is attached.

@@ -76,16 +76,16 @@ func JoinTails(tails []Tail, low, high, held uint64) (Tail, error) {
 			case !ok || o.Kind == Reserve && o.Tokens == 0:
 				by[d.N] = d
 			case o.Kind != d.Kind || o.ID != d.ID || o.Attempt != d.Attempt || o.Label != d.Label || o.Of != d.Of:
-				return nil, fmt.Errorf("%w: two ranks hold different decisions %d: relaunch the group", ErrAttach, d.N)
+				return nil, fmt.Errorf("%w: two ranks hold different decisions %d", ErrAttach, d.N)
 			}
 		}
 	}
 	for n := low + 1; n <= high; n++ {
 		switch d, ok := by[n]; {
 		case !ok:
-			return nil, fmt.Errorf("%w: no rank holds decision %d of %d any more: relaunch the group", ErrAttach, n, high)
+			return nil, fmt.Errorf("%w: no rank holds decision %d of %d any more", ErrAttach, n, high)
 		case n > held && d.Kind == Reserve && d.Tokens == 0:
-			return nil, fmt.Errorf("%w: no rank holds all of decision %d any more: relaunch the group", ErrAttach, n)
+			return nil, fmt.Errorf("%w: no rank holds all of decision %d any more", ErrAttach, n)
 		}
 	}
 	return slices.SortedFunc(maps.Values(by), func(a, b Decision) int { return cmp.Compare(a.N, b.N) }), nil

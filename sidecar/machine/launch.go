@@ -95,7 +95,7 @@ func (m *Machine) form() {
 		err = m.agreeWeights(joins)
 	}
 	if err != nil {
-		m.do(CloseEngine{m.engine.session, err})
+		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: relaunch the group", err)})
 		return
 	}
 	m.setRoster(joins)
@@ -128,7 +128,7 @@ func (m *Machine) agree(joins []join) error {
 		case a.Capacity.BlockTokens != own.Capacity.BlockTokens:
 			return fmt.Errorf("%w: rank %d has blocks of %d tokens, rank 0 of %d", handoff.ErrAttach, r, a.Capacity.BlockTokens, own.Capacity.BlockTokens)
 		case l != nil && j.fresh && (!l.seq.Stated(r, j.Held, j.Applied) || a.Held > l.seq.N()):
-			return fmt.Errorf("%w: rank %d holds %d decisions and applied %d, which is not what it said before: relaunch the group",
+			return fmt.Errorf("%w: rank %d holds %d decisions and applied %d, which is not what it said before",
 				handoff.ErrAttach, r, j.Held, j.Applied)
 		}
 	}

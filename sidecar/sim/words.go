@@ -51,7 +51,7 @@ func short(m any) string {
 	case handoff.Attach:
 		return fmt.Sprintf("Attach{instance %x held %d applied %d pins %v imports %v decisions %d}", uint64(m.Instance), m.Held, m.Applied, m.Pins, m.Imports, len(m.Decisions))
 	case handoff.Join:
-		return fmt.Sprintf("Join{instance %x held %d applied %d pins %d}", uint64(m.Attach.Instance), m.Held, m.Applied, len(m.Pins))
+		return fmt.Sprintf("Join{instance %x held %d of %d applied %d pins %v}", uint64(m.Attach.Instance), m.Held, m.Attach.Held, m.Applied, m.Attach.Pins)
 	case handoff.Roster:
 		return fmt.Sprintf("Roster{%v}", m.Members)
 	case handoff.Geometry:

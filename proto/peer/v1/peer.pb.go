@@ -585,16 +585,16 @@ func (x *Hello) GetWant() *v1.Member {
 	return nil
 }
 
-// Join is a rank's statement to its leader, on every connect and roster change.
+// Join is a rank's statement to its leader, on every connect.
 type Join struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What its engine attached, without buffers.
+	// What its engine attached, without buffers; its past is what the rank has: labels that
+	// it pins, decisions as far as they were passed on.
 	Attach *v1.Attach `protobuf:"bytes,1,opt,name=attach,proto3" json:"attach,omitempty"`
 	// Decisions 1 to applied were applied by its engine.
 	Applied uint64 `protobuf:"varint,2,opt,name=applied,proto3" json:"applied,omitempty"`
 	// Decisions 1 to held are held by its engine.
-	Held          uint64        `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
-	Pins          []*v1.PinInfo `protobuf:"bytes,4,rep,name=pins,proto3" json:"pins,omitempty"`
+	Held          uint64 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,13 +648,6 @@ func (x *Join) GetHeld() uint64 {
 		return x.Held
 	}
 	return 0
-}
-
-func (x *Join) GetPins() []*v1.PinInfo {
-	if x != nil {
-		return x.Pins
-	}
-	return nil
 }
 
 // Roster is the leader's word that every rank is attached.
@@ -2139,12 +2132,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12+\n" +
-	"\x04want\x18\x03 \x01(\v2\x17.baton.common.v1.MemberR\x04want\"\x93\x01\n" +
+	"\x04want\x18\x03 \x01(\v2\x17.baton.common.v1.MemberR\x04want\"k\n" +
 	"\x04Join\x12/\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachR\x06attach\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x12\x12\n" +
-	"\x04held\x18\x03 \x01(\x04R\x04held\x12,\n" +
-	"\x04pins\x18\x04 \x03(\v2\x18.baton.common.v1.PinInfoR\x04pins\"\x8c\x01\n" +
+	"\x04held\x18\x03 \x01(\x04R\x04heldJ\x04\b\x04\x10\x05\"\x8c\x01\n" +
 	"\x06Roster\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\x06R\binstance\x121\n" +
 	"\amembers\x18\x02 \x03(\v2\x17.baton.common.v1.MemberR\amembers\x123\n" +
@@ -2302,9 +2294,9 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*v1.Decision)(nil),  // 26: baton.common.v1.Decision
 	(*v1.Member)(nil),    // 27: baton.common.v1.Member
 	(*v1.Attach)(nil),    // 28: baton.common.v1.Attach
-	(*v1.PinInfo)(nil),   // 29: baton.common.v1.PinInfo
-	(*v1.Model)(nil),     // 30: baton.common.v1.Model
-	(*v1.Shard)(nil),     // 31: baton.common.v1.Shard
+	(*v1.Model)(nil),     // 29: baton.common.v1.Model
+	(*v1.Shard)(nil),     // 30: baton.common.v1.Shard
+	(*v1.PinInfo)(nil),   // 31: baton.common.v1.PinInfo
 	(*v1.HandoffID)(nil), // 32: baton.common.v1.HandoffID
 	(*v1.Reserved)(nil),  // 33: baton.common.v1.Reserved
 	(*v1.Importer)(nil),  // 34: baton.common.v1.Importer
@@ -2339,43 +2331,42 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	27, // 24: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
 	27, // 25: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
 	28, // 26: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	29, // 27: baton.peer.v1.Join.pins:type_name -> baton.common.v1.PinInfo
-	27, // 28: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 29: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	30, // 30: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	31, // 31: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	27, // 32: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	29, // 33: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	32, // 34: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	32, // 35: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
-	32, // 36: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
-	32, // 37: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	32, // 38: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	33, // 39: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	18, // 40: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	32, // 41: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	34, // 42: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	32, // 43: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 44: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	27, // 45: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	29, // 46: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	35, // 47: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	36, // 48: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	32, // 49: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	21, // 50: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	32, // 51: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	34, // 52: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	32, // 53: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 54: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	32, // 55: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	34, // 56: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	1,  // 57: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 58: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	58, // [58:59] is the sub-list for method output_type
-	57, // [57:58] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	27, // 27: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 28: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	29, // 29: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	30, // 30: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	27, // 31: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	31, // 32: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	32, // 33: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	32, // 34: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	32, // 35: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	32, // 36: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	32, // 37: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	33, // 38: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	18, // 39: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	32, // 40: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	34, // 41: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	32, // 42: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 43: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	27, // 44: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	31, // 45: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	35, // 46: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	36, // 47: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	32, // 48: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	21, // 49: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	32, // 50: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	34, // 51: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	32, // 52: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 53: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	32, // 54: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	34, // 55: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	1,  // 56: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 57: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	57, // [57:58] is the sub-list for method output_type
+	56, // [56:57] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
