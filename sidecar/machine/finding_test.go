@@ -55,3 +55,21 @@ func TestUnlistedGroup(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 }
+
+// An Open that outlives its session waits for nothing: the geometry that it needs is
+// asked of nobody.
+func TestOpenOutlivesItsSession(t *testing.T) {
+	w := pair(t, 1, 1)
+	man := w.export("p", "r1", 16)
+	p, d := w.at("p", 0), w.at("d", 0)
+	imp := handoff.Importer{Group: "d", Instance: d.eng.attach.Instance, Leader: d.self.Incarnation}
+	p.step(FromPeer{d.self, handoff.Open{ID: man.ID, Key: man.Key, Importer: imp, Attempt: 1}})
+	if l := p.m.Load(); l.Opens != 0 {
+		t.Errorf("%+v after an Open without a session", l)
+	}
+	w.importStart("d", man)
+	w.run()
+	if l := d.m.Load(); l.Imports != 0 || len(d.eng.admitted) != 1 {
+		t.Errorf("%+v, %d admitted: the geometry is not asked any more", l, len(d.eng.admitted))
+	}
+}

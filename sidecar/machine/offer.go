@@ -74,6 +74,8 @@ func (m *Machine) open(p handoff.Member, o handoff.Open) {
 		m.answerOpen(s, o) // Gone
 	case s.forget > 0:
 		m.answerOpen(s, o) // Gone, or Taken
+	case !m.up(p): // it outlived its session: nobody would answer for the geometry, nor hear
+		m.refuse(p, o, Unmatched)
 	case m.known(p, o.Importer.Instance) != nil:
 		if !m.launched(p, o.Importer) { // asked anew, it states another launch
 			m.refuse(p, o, Importer)

@@ -13,6 +13,11 @@ import (
 type engine struct {
 	session machine.Session
 	alive   bool
+	linked  bool               // its session stands
+	ready   bool               // and the mover maps its memory
+	epoch   uint64             // of the weights, as of what it applied
+	kept    []handoff.Decision // what it states when it attaches again
+	settled uint64
 	own     []uint64        // by block: 0 free, a Reserve's number, or exportBit and a hand-off
 	content [][maxSrc]uint8 // by block and source rank; a source's own content is in [0]
 	held    []handoff.Decision
@@ -86,11 +91,27 @@ func (r *runner) export(h int) {
 	for _, b := range bs {
 		e.content[b] = [maxSrc]uint8{goodByte + uint8(h)}
 	}
-	r.say(handoff.Export{Label: labelOf(h), Blocks: bs, Slot: -1, Tokens: r.set.tokens, Position: r.set.tokens, Copies: r.set.copies})
+	r.say(handoff.Export{Label: labelOf(h), Blocks: bs, Slot: -1, Tokens: r.set.tokens, Position: r.set.tokens, Copies: r.set.copies, MaxHold: r.set.hold})
+}
+
+// join opens a session: the engine states what it keeps of this launch.
+func (r *runner) join() {
+	n, e := r.node, &r.node.eng
+	e.linked, e.ready = true, false
+	e.session += 100
+	a := r.attach(n.i)
+	a.Held, a.Applied, a.Model.WeightsEpoch, a.Decisions = e.last, e.applied, e.epoch, slices.Clone(e.kept)
+	for h := range max(r.set.labels, 1) {
+		if e.holds(h) && !e.letGo[h] {
+			a.Pins = append(a.Pins, labelOf(h))
+		}
+	}
+	n.say(a)
+	n.say(handoff.BuffersReady{})
 }
 
 func (n *node) say(m handoff.FromEngine) {
-	if n.eng.alive {
+	if n.eng.alive && n.eng.linked {
 		n.fromEng = append(n.fromEng, machine.FromEngine{Session: n.eng.session, Msg: m})
 	}
 }
@@ -99,7 +120,7 @@ func (n *node) say(m handoff.FromEngine) {
 // in the same step loses nothing, since what the sidecar then says travels by itself.
 func (r *runner) hear(f machine.ToEngine) {
 	e := &r.node.eng
-	if e.session != f.Session || !e.alive {
+	if e.session != f.Session || !e.alive || !e.linked {
 		return
 	}
 	switch m := f.Msg.(type) {
@@ -109,11 +130,15 @@ func (r *runner) hear(f machine.ToEngine) {
 			r.fail("%v: decision %d after %d", r.node.self, m.N, e.last)
 		case m.N == e.last+1:
 			e.last = m.N
-			e.held = append(e.held, handoff.Decision{N: m.N, Kind: m.Kind, ID: m.ID, Attempt: m.Attempt, Label: m.Label, Tokens: m.Tokens, Of: m.Of})
+			e.held, e.kept = append(e.held, m), append(e.kept, m)
 		}
+		e.settled = max(e.settled, m.Settled)
+		e.kept = slices.DeleteFunc(e.kept, func(o handoff.Decision) bool { return o.N <= min(e.settled, e.applied) })
 		r.local = append(r.local, machine.FromEngine{Session: e.session, Msg: handoff.Held{N: e.last}})
 	case handoff.Through:
 		e.through = max(e.through, m.N)
+	case handoff.MoverStarted:
+		e.ready = true
 	case handoff.UnpinExport:
 		e.letGo[handOf(m.Label)] = true
 	case handoff.Failed:
@@ -121,6 +146,30 @@ func (r *runner) hear(f machine.ToEngine) {
 	case handoff.Exported:
 		r.put(out{kind: shows, to: handOf(m.Label), msg: r.enterMan(m.Manifest)})
 	}
+}
+
+// finish ends the requests that this engine decodes.
+func (r *runner) finish() {
+	var free int32
+	for of, k := range r.eng.verdict {
+		if k == handoff.Admit {
+			free += r.eng.give(of)
+		}
+	}
+	if free > 0 && r.node.i == r.first[r.node.g] {
+		r.put(out{kind: frees, to: int(free)})
+	}
+}
+
+// decodes reports whether every rank of group g holds an admitted request.
+func (w *world) decodes(g int) bool {
+	for i := range w.ranks(g) {
+		e := &w.node(i).eng
+		if !slices.ContainsFunc(e.own, func(o uint64) bool { return e.verdict[o] == handoff.Admit }) {
+			return false
+		}
+	}
+	return true
 }
 
 // toFree reports whether this engine holds decision Free of hand-off h.
@@ -212,6 +261,8 @@ func (r *runner) decided(d handoff.Decision) (free int32) {
 			r.fail("%v releases %d, which was not dropped", r.node.self, d.Of)
 		}
 		free += e.give(d.Of)
+	case handoff.SetWeightsEpoch:
+		e.epoch = d.WeightsEpoch
 	case handoff.Free:
 		free += e.give(exportBit | uint64(handOf(d.Label)))
 	}
@@ -240,6 +291,9 @@ func (r *runner) admit(d handoff.Decision) {
 		if t.reserve == d.Of {
 			r.fail("%v admits %v under an open ticket", n.self, d.ID)
 		}
+	}
+	if e.epoch != 0 { // all that p exports was made by weights 0
+		r.fail("%v admits %v under weights %d", n.self, d.ID, e.epoch)
 	}
 	r.put(out{kind: admits, at: remark{proof: proof{claim: c}}})
 }

@@ -21,6 +21,10 @@ const (
 	enginesDie                       // one engine rank dies alone
 	aborts                           // a control plane aborts an import
 	releases                         // a control plane releases a hand-off
+	weights                          // a trainer changes a group's weights
+	forgers                          // a word is said by somebody else, or wrongly
+	sessions                         // an engine's session ends, and both sides live
+	comeBack                         // dead sidecars restart, with their engines; else the launch is over
 	views                            // discovery tells of a death at any time; else with the session's end
 
 	network   = breaks | lates | twice
@@ -40,7 +44,7 @@ func (e *emitter) faults(at []machine.Now) {
 	}
 	e.network()
 	for i := range w.nodes {
-		if !w.node(i).dead {
+		if !w.node(i).dead() {
 			e.troubles(i)
 		}
 	}
@@ -52,7 +56,10 @@ func (e *emitter) network() {
 	for a := range w.nodes {
 		for b := range w.nodes {
 			p := w.pipe(a, b)
-			if w.may(twice) && len(p.q) > 0 && w.letter(p.q[0]).what == message && len(w.late) == 0 && !w.node(b).dead {
+			if w.may(forgers) && len(p.q) > 0 && !w.node(b).dead() {
+				e.forgeries(b, p.q[0])
+			}
+			if w.may(twice) && len(p.q) > 0 && w.letter(p.q[0]).what == message && len(w.late) == 0 && !w.node(b).dead() {
 				e.fault(w.letter(p.q[0]).sent+", and once more later", a, b, func(x *world) {
 					x.late = append(x.late, p.q[0])
 					x.deliver(a, b)
@@ -112,7 +119,13 @@ func (e *emitter) troubles(i int) {
 			e.fault("node %d: the launcher ends group %d", i, n.g, func(x *world) { x.endEngines(n.g) })
 		}
 	}
-	if w.may(sidecars) {
+	if w.may(sessions) && n.eng.alive && n.eng.linked {
+		e.trouble("node %d: the session of its engine ends", i, act{kind: parts_})
+	}
+	if w.may(weights) && i == w.first[n.g] && n.eng.epoch == 0 {
+		e.trouble("node %d is given new weights", i, act{kind: newWeights})
+	}
+	if w.may(sidecars) && n.life < 2 {
 		e.fault("sidecar %d dies", i, 0, func(x *world) { x.crash(i, 1<<30) })
 		e.fault("sidecar %d dies, and what it said last", i, 0, func(x *world) { x.crash(i, 0) })
 	}
@@ -132,9 +145,12 @@ func (w *world) crash(i, keep int) {
 		}
 	}
 	n := w.node(i)
-	w.endEngine(i)
-	if n.g > 0 && i == w.first[n.g] {
-		w.open[n.g-1] = 0 // its callers hear of the broken connection
+	if !w.may(comeBack) {
+		w.endEngine(i)
+	}
+	if n.g > 0 && i == w.first[n.g] { // its callers hear of the broken connection
+		w.failed[n.g-1] += w.open[n.g-1]
+		w.open[n.g-1] = 0
 	}
 }
 
@@ -145,11 +161,11 @@ func (e *emitter) users() {
 			continue
 		}
 		for g := range w.set.dst {
-			if n := w.node(w.first[g+1]); w.may(aborts) && !n.dead && n.m.Imports() > 0 {
+			if n := w.node(w.first[g+1]); w.may(aborts) && !n.dead() && n.m.Imports() > 0 {
 				e.fault("group %d: import %d is aborted", g+1, h, func(x *world) { x.step(n.i, act{kind: isAborted, a: int(man)}) })
 			}
 		}
-		if w.may(releases) && !w.node(0).dead {
+		if w.may(releases) && !w.node(0).dead() {
 			e.fault("hand-off %d is released", h, 0, func(x *world) { x.step(0, act{kind: isReleased, a: int(man)}) })
 		}
 	}

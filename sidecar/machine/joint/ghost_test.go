@@ -2,7 +2,6 @@ package joint
 
 import (
 	"github.com/batonkv/baton/sidecar/handoff"
-	"github.com/batonkv/baton/sidecar/machine"
 )
 
 // ghost is what an observer who sees everything remembers. It is part of the state:
@@ -11,7 +10,6 @@ type ghost struct {
 	answered map[claim]handoff.Status // to Done
 	read     map[proof]bool           // a good copy has ended
 	proved   map[proof]bool           // and after it the source said that it holds the pin
-	until    []machine.Now            // by hand-off: of its lease; 0 when none runs
 	told     []uint8                  // by hand-off: the ranks of p that heard of the lease
 }
 
@@ -29,7 +27,7 @@ type proof struct {
 }
 
 func newGhost(labels int) *ghost {
-	return &ghost{map[claim]handoff.Status{}, map[proof]bool{}, map[proof]bool{}, make([]machine.Now, labels), make([]uint8, labels)}
+	return &ghost{map[claim]handoff.Status{}, map[proof]bool{}, map[proof]bool{}, make([]uint8, labels)}
 }
 
 // remark is one thing to remember.
@@ -38,7 +36,6 @@ type remark struct {
 	proof proof
 	h     int
 	said  handoff.Status
-	at    machine.Now
 }
 
 type remarkKind uint8
@@ -47,8 +44,6 @@ const (
 	wasAnswered remarkKind = iota
 	wasRead
 	wasProved
-	leaseRuns
-	leaseEnds
 	wasTold
 )
 
@@ -60,10 +55,6 @@ func (g *ghost) note(x remark) {
 		g.read[x.proof] = true
 	case wasProved:
 		g.proved[x.proof] = true
-	case leaseRuns:
-		g.until[x.h] = x.at
-	case leaseEnds:
-		g.until[x.h] = 0
 	case wasTold:
 		g.told[x.h] |= 1 << x.proof.dst
 	}

@@ -28,37 +28,6 @@ var (
 	limit = flag.Int("limit", 60_000_000, "states at which a walk stops")
 )
 
-// one is one hand-off of one block between groups of equal size.
-func one(ranks int32, budget int8, faults faultKind) setup {
-	return setup{src: ranks, dst: []int32{ranks}, labels: 1, tokens: blockTokens, blocks: 2, calls: [][]int{{0}}, faults: faults, budget: budget}
-}
-
-func (s setup) with(change func(*setup)) setup {
-	change(&s)
-	return s
-}
-
-const local = badCopies | movers | twice | users // faults that break no session
-
-var worlds = []struct {
-	name string
-	long bool
-	setup
-}{
-	{"1+1, a fault", false, one(1, 1, every|views)},
-	{"1+1, two faults", false, one(1, 2, every|views)},
-	{"1+1 that have not met, a fault", false, one(1, 1, every|views).with(func(s *setup) { s.cold = true })},
-	{"1+1 announced, two faults", false, one(1, 2, every).with(func(s *setup) { s.early = true })},
-	{"2+2, no fault", false, one(2, 0, 0)},
-	{"2+2, a copy, mover, word or user", false, one(2, 1, local)},
-	{"2+2, a process dies", false, one(2, 1, processes)},
-	{"2 read by 1, a fault", false, one(1, 1, every).with(func(s *setup) { s.src = 2 })},
-	{"1 read by 2, a fault", true, one(2, 1, every).with(func(s *setup) { s.src = 1 })},
-	{"2+2, a session ends", false, one(2, 1, breaks)},
-	{"2+2, a word outlives its session", true, one(2, 1, lates)},
-	{"2+2, a delay", true, one(2, 1, delays)},
-}
-
 func TestJoint(t *testing.T) {
 	if testing.Short() || racing {
 		t.Skip("a walk takes minutes under the race detector, and is one goroutine")
@@ -73,7 +42,7 @@ func TestJoint(t *testing.T) {
 			}
 			m := newModel(x.setup)
 			r := walk.Run[string](m, *limit)
-			t.Logf("%v; %d states of a node, %d ranks admitted at all ends", r, len(m.table.nodes), m.admitted)
+			t.Logf("%s: %v; %d states of a node, %d ranks admitted at all ends", x.name, r, len(m.table.nodes), m.admitted)
 			if r.Violation != "" || !r.Full && !*long {
 				t.Fail()
 			}

@@ -49,11 +49,18 @@ func (w *world) apply(i int, o out) {
 	n := w.node(i)
 	switch o.kind {
 	case sends:
+		if o.to < 0 {
+			w.toStranger(n, w.letter(o.msg))
+			return
+		}
 		w.observe(n, w.letter(o.msg))
 		if p := w.pipe(i, o.to); p.up && w.node(o.to).self == w.letter(o.msg).to {
 			p.put(o.msg)
 		}
 	case parts:
+		if o.to < 0 {
+			return
+		}
 		w.cut(i, o.to, 1<<30, 1<<30)
 	case endsEngine:
 		w.endEngine(i)
@@ -73,6 +80,20 @@ func (w *world) apply(i int, o out) {
 		w.step(w.first[n.g], act{kind: freed, a: o.to})
 	case breaks_:
 		w.fail("%s", o.text)
+	}
+}
+
+// toStranger: who has no key, or names another, learns nothing and consumes nothing.
+func (w *world) toStranger(n *node, l *letter) {
+	switch msg := l.msg.(type) {
+	case handoff.Opened:
+		if msg.Status == handoff.OK || len(msg.Pins) > 0 {
+			w.fail("%v opens for a stranger", n.self)
+		}
+	case handoff.DoneAck:
+		if msg.Status == handoff.OK {
+			w.fail("%v gives a copy to a stranger", n.self)
+		}
 	}
 }
 
@@ -118,8 +139,10 @@ func (w *world) answered(c claim, s handoff.Status) {
 		w.fail("hand-off %v is consumed %d times", c.id, n)
 	}
 	for h, k := range w.mans {
-		if k > 0 && w.table.mans[k].ID == c.id && w.now >= x.until[h] {
-			w.fail("%+v consumes a copy after the lease", c)
+		for i := range w.ranks(0) {
+			if n := w.node(i); k > 0 && w.table.mans[k].ID == c.id && n.eng.alive && !n.eng.holds(h) {
+				w.fail("%+v consumes a copy, and %v does not hold it", c, n.self)
+			}
 		}
 	}
 }
@@ -148,8 +171,8 @@ func (w *world) deliver(from, to int) {
 	l := p.q[0]
 	p.q = p.q[1:]
 	w.step(to, act{kind: arrives, a: int(l)})
-	if v := w.changes(); w.letter(l).what == isDown && w.node(to).view != v && !w.may(views) {
-		w.step(to, act{kind: looks, c: v})
+	if v := w.lives(); w.letter(l).what == isDown && w.node(to).view != v && !w.may(views) {
+		w.step(to, act{kind: looks, c: uint64(v)})
 	}
 }
 
@@ -157,7 +180,7 @@ func (w *world) deliver(from, to int) {
 func (w *world) dialled(i, k int) {
 	p := w.node(i).dials[k]
 	to := w.index(p)
-	if o := w.node(to); o.self != p || o.dead {
+	if o := w.node(to); o.self != p || o.dead() {
 		w.step(i, act{kind: unreached, a: k})
 		return
 	}
@@ -188,7 +211,7 @@ func (w *world) cut(a, b int, keepA, keepB int) {
 func (w *world) end(from, to, keep int) {
 	p := w.pipe(from, to)
 	p.up = false
-	if w.node(to).dead {
+	if w.node(to).dead() {
 		p.q = nil
 		return
 	}

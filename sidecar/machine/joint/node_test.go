@@ -16,9 +16,9 @@ type node struct {
 	m       *machine.Machine
 	self    handoff.Member
 	i, g    int
-	dead    bool
+	life    int // counts its processes from 0; odd: it is dead
 	minted  uint64
-	view    uint64 // of discovery: the dead sidecars that it knows of, by index
+	view    lives // as discovery showed it
 	eng     engine
 	fromEng []machine.Event
 	tickets []tick
@@ -29,71 +29,25 @@ type node struct {
 	next machine.Now // of the machine, 0: none
 }
 
+func (n *node) dead() bool { return n.life&1 == 1 }
+
+// lives is what discovery shows: four bits a node, its life.
+type lives uint64
+
+const unseen lives = 1 << 63
+
+func (l lives) of(i int) int { return int(l>>(4*i)) & 15 }
+
 // tick is an open pull.
 type tick struct {
 	n        uint64
 	src      int
+	peer     handoff.Member
 	from, to []int32 // blocks
 	reserve  uint64
 	canceled bool
 	dead     bool // its mover is
 }
-
-// act is what happens to one node.
-type act struct {
-	kind actKind
-	a, b int
-	c    uint64
-}
-
-type actKind uint8
-
-const (
-	arrives    actKind = iota // letter a
-	says                      // the engine's next word is heard
-	settles                   // ticket a, badly when b is 1; c: the bytes
-	ticks                     //
-	applies                   // engines apply through c, and give back what is in the set a of hand-offs
-	freed                     // rank 0's engine tells that a blocks are free
-	reached                   // dial a ended: a session
-	unreached                 // dial a ended: none
-	linkOpens                 // link a, not when b is 1
-	losesLinks                //
-	looks                     // at discovery, where the sidecars of c are dead
-	imports                   // manifest a
-	isAborted                 // import of manifest a
-	isReleased                // manifest a
-	moverDies                 //
-	engineDies                //
-	dies                      // the sidecar
-	exports                   // hand-off a
-	saysAttach                // the engine
-	announces                 // rank 0's engine: hand-off a
-	forgets                   // the engine: its requests come to their ends
-)
-
-// out is what a node's step does outside it.
-type out struct {
-	kind outKind
-	to   int // node, ticket, blocks, manifest
-	msg  uint32
-	at   remark
-	text string
-}
-
-type outKind uint8
-
-const (
-	sends      outKind = iota // letter msg to node to
-	parts                     // from node to
-	endsEngine                // the group's engines end
-	remarks                   //
-	replies                   // to an import; failed when to is 1
-	shows                     // manifest msg of hand-off to
-	admits                    // import of at.proof.claim
-	frees                     // to blocks
-	breaks_                   // an invariant: text
-)
 
 // runner does one act of one node.
 type runner struct {
@@ -164,14 +118,18 @@ func (r *runner) act(a act) {
 		n.lost = false
 		r.event(machine.LinksLost{})
 	case looks:
-		n.view = a.c
-		r.event(machine.Found{Records: r.records(a.c)})
+		n.view = lives(a.c)
+		r.event(machine.Found{Records: r.records(n.view)})
 	case imports:
 		r.event(machine.Import{Call: importCall, Import: handoff.Import{Manifest: r.table.mans[a.a], Tokens: make([]int32, r.set.tokens)}})
 	case isAborted:
 		r.event(machine.Abort{Call: otherCall, ID: r.table.mans[a.a].ID})
 	case isReleased:
 		r.event(machine.Release{Call: otherCall, ID: r.table.mans[a.a].ID, Key: r.table.mans[a.a].Key})
+	case forged:
+		r.forge(r.table.letters[a.a], a.b)
+	case newWeights:
+		r.event(machine.SetWeightsEpoch{Call: otherCall, Epoch: 1})
 	default:
 		r.fate(a)
 	}
@@ -187,27 +145,37 @@ func (r *runner) fate(a act) {
 			n.tickets[k].dead = true
 		}
 	case engineDies:
-		n.eng.alive = false
-		if !n.dead {
+		was := n.eng.linked
+		n.eng.alive, n.eng.linked = false, false
+		if !n.dead() && was {
 			n.fromEng = append(n.fromEng, machine.EngineDown{Session: n.eng.session})
 		}
 	case dies:
-		n.dead, n.dials, n.opens, n.fromEng = true, nil, nil, nil
+		n.life++
+		n.dials, n.opens, n.fromEng, n.lost = nil, nil, nil, false
+		n.eng.linked = false
+	case restarts:
+		n.life++
+		n.self.Incarnation = r.members[n.i].Incarnation + handoff.Incarnation(50*n.life)
+		n.m, n.minted, n.view = machine.New(r.config(n.self)), 0, unseen
+		r.event(machine.Found{Records: r.records(lives(a.c))})
+		n.view = lives(a.c)
+	case joins:
+		r.join()
+	case parts_:
+		n.eng.linked = false
+		n.fromEng = append(n.fromEng, machine.EngineDown{Session: n.eng.session})
 	case exports:
 		r.export(a.a)
-	case forgets:
-		for of := range n.eng.taken {
-			n.eng.give(of)
-		}
-		clear(n.eng.taken)
-		clear(n.eng.names)
-		clear(n.eng.letGo)
-		clear(n.eng.verdict)
 	case announces:
 		n.say(handoff.Announce{Label: labelOf(a.a)})
-	case saysAttach:
-		n.say(r.attach(n.i))
-		n.say(handoff.BuffersReady{})
+	case forgets:
+		clear(n.eng.taken)
+		clear(n.eng.names)
+		clear(n.eng.verdict)
+		clear(n.eng.letGo)
+	case finishes:
+		r.finish()
 	}
 }
 
@@ -226,8 +194,8 @@ func (r *runner) carry(f machine.Effect) {
 		if errors.Is(f.Err, handoff.ErrEngine) {
 			r.fail("%v blames an engine that did nothing wrong: %v", n.self, f.Err)
 		}
-		if f.Session == n.eng.session {
-			r.put(out{kind: endsEngine})
+		if f.Session == n.eng.session && n.eng.linked {
+			r.closed(f.Err)
 		}
 	case machine.MapBuffers:
 		r.local = append(r.local, machine.Mapped{Session: f.Session, PID: 1})
@@ -247,7 +215,7 @@ func (r *runner) carry(f machine.Effect) {
 		n.opens = append(n.opens, f.Peer)
 	case machine.CloseLink:
 		for _, t := range n.tickets {
-			if r.members[t.src] == f.Peer && !t.dead {
+			if t.peer == f.Peer && !t.dead {
 				r.fail("%v closes the link to %v under ticket %d", n.self, f.Peer, t.n)
 			}
 		}
@@ -264,6 +232,19 @@ func (r *runner) carry(f machine.Effect) {
 	}
 }
 
+// closed: the sidecar ends its engine's session. Only memory that is not quiet yet may be
+// a reason to come again; any other costs the launch, which no lost word and no sidecar
+// that restarts may do.
+func (r *runner) closed(why error) {
+	switch {
+	case len(r.node.tickets) > 0 && !r.eng.ready:
+		r.node.eng.linked = false
+	case r.set.faults&comeBack != 0 && r.set.faults&enginesDie == 0:
+		r.fail("%v costs its group the launch: %v", r.node.self, why)
+	}
+	r.put(out{kind: endsEngine})
+}
+
 func (r *runner) reply(f machine.Reply) {
 	switch {
 	case f.Call != importCall:
@@ -276,12 +257,8 @@ func (r *runner) reply(f machine.Reply) {
 
 func (r *runner) notice(x machine.Notice) {
 	switch x.Kind {
-	case machine.NoticeAnnounced:
+	case machine.NoticeAnnounced, machine.NoticeExported:
 		r.put(out{kind: shows, to: handOf(x.Label), msg: r.enterMan(*x.Manifest)})
-	case machine.NoticeExported:
-		r.put(out{kind: remarks, at: remark{what: leaseRuns, h: handOf(x.Label), at: r.now + r.set.lease}})
-	case machine.NoticeReleased:
-		r.put(out{kind: remarks, at: remark{what: leaseEnds, h: handOf(x.Label)}})
 	}
 }
 
@@ -301,7 +278,7 @@ func (r *runner) pull(f machine.Pull) {
 			return
 		}
 	}
-	n.tickets = append(n.tickets, tick{n: f.Ticket, src: r.index(f.Peer), from: f.Job.SrcBlocks, to: f.Job.DstBlocks, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost})
+	n.tickets = append(n.tickets, tick{n: f.Ticket, src: r.index(f.Peer), peer: f.Peer, from: f.Job.SrcBlocks, to: f.Job.DstBlocks, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost})
 }
 
 // settle ends ticket k. Its bytes are what the source's memory holds at this instant:
@@ -317,7 +294,7 @@ func (r *runner) settle(k int, bad bool, bytes uint64) {
 			n.eng.content[b][rank] = uint8(bytes >> (8 * j))
 		}
 	}
-	if n.dead {
+	if n.dead() {
 		return
 	}
 	var err error
@@ -346,14 +323,20 @@ func (n *node) stuck() string {
 	switch {
 	case len(n.tickets) > 0:
 		return fmt.Sprintf("%v is left with %d tickets", n.self, len(n.tickets))
-	case n.dead:
+	case n.dead():
 		return ""
 	case n.next > 0:
 		return fmt.Sprintf("%v has a deadline at %v, and a tick then changes nothing", n.self, n.next)
-	case n.m.Imports() > 0:
-		return fmt.Sprintf("%v is left with %d imports", n.self, n.m.Imports())
+	}
+	l := n.m.Load()
+	l.Dials, l.Links = 0, 0
+	switch {
+	case l != machine.Load{}:
+		return fmt.Sprintf("%v is left with %+v", n.self, l)
 	case !n.eng.alive:
 		return ""
+	case !n.m.Status().Ready:
+		return fmt.Sprintf("%v: its group does not stand", n.self)
 	}
 	for b, o := range n.eng.own {
 		if o != 0 && n.eng.verdict[o] != handoff.Admit {

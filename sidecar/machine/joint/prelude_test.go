@@ -15,13 +15,17 @@ func (m *model) prelude() string {
 	m.set.calls, m.set.budget, m.set.copies, m.set.labels, m.set.retry = nil, 0, int32(len(set.dst)), 1, 0
 	w := m.fresh(1)
 	for i, p := range m.members {
-		n := &node{m: machine.New(m.config(p)), self: p, i: i, g: m.group[i], view: 1 << 63}
-		n.eng = newEngine(machine.Session(i+1), m.set.blocks)
+		n := &node{m: machine.New(m.config(p)), self: p, i: i, g: m.group[i], view: unseen}
+		blocks := m.set.blocks
+		if m.set.room > 0 && n.g > 0 {
+			blocks = m.set.room
+		}
+		n.eng = newEngine(machine.Session(i+1), blocks)
 		w.nodes = append(w.nodes, m.enterNode(n))
 	}
 	for i := range w.nodes {
 		w.step(i, act{kind: looks})
-		w.step(i, act{kind: saysAttach})
+		w.step(i, act{kind: joins})
 	}
 	w = m.settled(w)
 	if !m.set.cold {
@@ -34,7 +38,11 @@ func (m *model) prelude() string {
 		}
 		w = m.settled(w)
 		for i := range w.nodes {
-			w.step(i, act{kind: forgets}) // the requests end
+			w.step(i, act{kind: finishes})
+		}
+		w = m.settled(w)
+		for i := range w.nodes {
+			w.step(i, act{kind: forgets})
 		}
 	}
 	m.set = set

@@ -19,13 +19,15 @@ type setup struct {
 	src    int32   // ranks of group p, which exports
 	dst    []int32 // ranks of each group that imports: d, e, ...
 	copies int32
-	labels int     // hand-offs
-	tokens int32   // of each, in blocks of 16
-	blocks int     // of each engine
-	calls  [][]int // by importing group: the hand-offs that it is asked to import, in order
-	retry  int     // further calls of a group after one that failed
-	early  bool    // p announces, and an import may come before the export
-	cold   bool    // the groups have not met: no session, no geometry, no link
+	labels int           // hand-offs
+	tokens int32         // of each, in blocks of 16
+	blocks int           // of each engine
+	room   int           // of each importing engine, when it is less; requests that it admits come to their ends
+	calls  [][]int       // by importing group: the hand-offs that it is asked to import, in order
+	retry  int           // further calls of a group after one that failed
+	hold   time.Duration // asked at export; 0: one lease
+	early  bool          // p announces, and an import may come before the export
+	cold   bool          // the groups have not met: no session, no geometry, no link
 
 	faults faultKind // that may happen
 	budget int8      // how many
@@ -109,7 +111,8 @@ func newModel(s setup) *model {
 
 func (m *model) config(self handoff.Member) machine.Config {
 	s := &m.set
-	return machine.Config{Self: self, Mint: m.mint, Lease: s.lease, Margin: s.margin, MaxHold: s.maxHold, Deadline: s.deadline,
+	return machine.Config{Self: self, // KillAfter is longer than any walk: copies end at any time
+		KillAfter: time.Hour, Mint: m.mint, Lease: s.lease, Margin: s.margin, MaxHold: s.maxHold, Deadline: s.deadline,
 		Patience: s.patience, KeepSources: 10 * time.Minute,
 		Redial: -1} // at once: a dial takes as long as it likes, which is the same and saves instants
 }
@@ -120,14 +123,14 @@ func (m *model) mint() uint64 {
 	return uint64(m.minting.i+1)<<32 | uint64(m.minting.self.Incarnation)<<16 | m.minting.minted
 }
 
-// index finds the node of a member, of whatever incarnation.
+// index finds the node of a member, of whatever incarnation; -1 is the stranger.
 func (m *model) index(p handoff.Member) int {
 	for i, o := range m.members {
 		if o.Group == p.Group && o.Rank == p.Rank {
 			return i
 		}
 	}
-	panic(fmt.Sprintf("no node %v", p))
+	return -1
 }
 
 var tensors = layout.Model{States: []layout.State{{Name: "attn.k", Paging: layout.PerBlock, Layers: 1, Units: units, Elems: 1}}}

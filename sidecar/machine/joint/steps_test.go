@@ -58,6 +58,15 @@ func (m *model) Next(s string, emit func(walk.Step, string)) {
 			e.do("engines of group %d step", g, 0, func(x *world) { x.engines(g) })
 		}
 	}
+	for g := range m.first {
+		if m.set.room > 0 && w.decodes(g) {
+			e.do("requests of group %d end", g, 0, func(x *world) {
+				for i := range x.ranks(g) {
+					x.step(i, act{kind: finishes})
+				}
+			})
+		}
+	}
 	e.imports()
 	at := w.instants()
 	switch {
@@ -77,7 +86,7 @@ func (e *emitter) words() {
 	w := e.w
 	for from := range w.nodes {
 		for to := range w.nodes {
-			if p := w.pipe(from, to); len(p.q) > 0 && !w.node(to).dead {
+			if p := w.pipe(from, to); len(p.q) > 0 && !w.node(to).dead() {
 				e.do(w.letter(p.q[0]).sent, from, to, func(x *world) { x.deliver(from, to) })
 			}
 		}
@@ -86,7 +95,7 @@ func (e *emitter) words() {
 		l := w.letter(id)
 		e.do("late "+l.sent, w.index(l.from), w.index(l.to), func(x *world) {
 			x.late = slices.Delete(x.late, k, k+1)
-			if to := x.index(l.to); x.node(to).self == l.to && !x.node(to).dead {
+			if to := x.index(l.to); x.node(to).self == l.to && !x.node(to).dead() {
 				x.step(to, act{kind: arrives, a: int(id)})
 			}
 		})
@@ -102,22 +111,28 @@ func (e *emitter) one(name string, i int, a act) {
 func (e *emitter) node(i int) {
 	w, n := e.w, e.w.node(i)
 	for k, t := range n.tickets {
-		if !n.dead && !t.dead {
+		if !n.dead() && !t.dead {
 			e.one("node %d: ticket %d ends good", i, act{kind: settles, a: k, c: w.bytes(t)})
 		}
-		if n.dead || t.dead || t.canceled {
+		if n.dead() || t.dead || t.canceled {
 			e.one("node %d: ticket %d ends", i, act{kind: settles, a: k, b: 1})
 		}
 	}
-	if n.dead {
+	if n.dead() {
+		if len(n.tickets) == 0 && w.may(comeBack) { // its mover was seen to have ended
+			e.do("sidecar %d restarts", i, 0, func(x *world) { x.restart(i) })
+		}
 		return
+	}
+	if n.eng.alive && !n.eng.linked && len(n.tickets) == 0 && len(n.fromEng) == 0 {
+		e.one("node %d: its engine attaches", i, act{kind: joins})
 	}
 	if len(n.fromEng) > 0 {
 		e.one("node %d hears its engine", i, act{kind: says})
 	}
 	for k, p := range n.dials {
-		if o := w.node(w.index(p)); o.self != p || o.dead {
-			if n.view == w.changes() || !w.may(views) { // discovery tells first: a dial that fails before is dialled again
+		if o := w.node(w.index(p)); o.self != p || o.dead() {
+			if n.view == w.lives() || !w.may(views) { // discovery tells first: a dial that fails before is dialled again
 				e.do("node %d: dial fails", i, 0, func(x *world) { x.dialled(i, k) })
 			}
 			continue
@@ -130,8 +145,8 @@ func (e *emitter) node(i int) {
 	if n.lost {
 		e.one("node %d: links are lost", i, act{kind: losesLinks})
 	}
-	if v := w.changes(); n.view != v && w.may(views) {
-		e.one("node %d sees discovery", i, act{kind: looks, c: v})
+	if v := w.lives(); n.view != v && (w.may(views) || w.newborn(n.view, v)) {
+		e.do("node %d sees discovery", i, 0, func(x *world) { x.step(i, act{kind: looks, c: uint64(v)}) })
 	}
 	if n.next > 0 && n.next <= w.now {
 		e.one("node %d ticks", i, act{kind: ticks})
@@ -155,7 +170,7 @@ func (e *emitter) launcher() {
 func (w *world) pinned(g int) {
 	for i := range w.ranks(g) {
 		for h := range w.set.labels {
-			if n := w.node(i); n.eng.alive && !n.dead && n.eng.holds(h) && !n.eng.letGo[h] && !n.eng.toFree(h) {
+			if n := w.node(i); n.eng.alive && !n.dead() && n.eng.holds(h) && !n.eng.letGo[h] && !n.eng.toFree(h) {
 				w.fail("%v never lets go of hand-off %d", n.self, h)
 			}
 		}
@@ -180,20 +195,35 @@ func (w *world) bytes(t tick) (out uint64) {
 	return out
 }
 
-// changes is what discovery has to tell: the sidecars that died, as a set.
-func (w *world) changes() (out uint64) {
+// lives is what discovery has to show.
+func (w *world) lives() (out lives) {
 	for i := range w.nodes {
-		if w.node(i).dead {
-			out |= 1 << i
-		}
+		out |= lives(w.node(i).life) << (4 * i)
 	}
 	return out
 }
 
-func (m *model) records(dead uint64) (out []discovery.Record) {
+// newborn reports whether v shows a process that was does not. A death comes with the
+// end of the session, unless views may differ.
+func (w *world) newborn(was, v lives) bool {
+	for i := range w.nodes {
+		if l := v.of(i); l != was.of(i) && l&1 == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// restart begins a sidecar's next life.
+func (w *world) restart(i int) {
+	v := w.lives() + 1<<(4*i)
+	w.step(i, act{kind: restarts, c: uint64(v)})
+}
+
+func (m *model) records(v lives) (out []discovery.Record) {
 	for i, p := range m.members {
-		if dead>>i&1 == 0 {
-			out = append(out, discovery.Record{Group: p.Group, Rank: int32(p.Rank), Incarnation: uint64(p.Incarnation), Addr: "a"})
+		if l := v.of(i); l&1 == 0 {
+			out = append(out, discovery.Record{Group: p.Group, Rank: int32(p.Rank), Incarnation: uint64(p.Incarnation) + uint64(50*l), Addr: "a"})
 		}
 	}
 	return out
@@ -204,7 +234,7 @@ func (e *emitter) imports() {
 	w := e.w
 	for g, hs := range w.set.calls {
 		made := int(w.calls[g])
-		if made >= len(hs)+min(w.set.retry, int(w.failed[g])) || w.node(w.first[g+1]).dead {
+		if made >= len(hs)+min(w.set.retry, int(w.failed[g])) || w.node(w.first[g+1]).dead() {
 			continue
 		}
 		h := hs[min(made, len(hs)-1)]

@@ -72,7 +72,7 @@ func enter[T any](m *model, of map[[16]byte]uint32, all *[]T, key [16]byte, v T)
 
 func (m *model) enterNode(n *node) uint32 {
 	n.next = 0
-	if at, ok := n.m.Next(); ok && !n.dead {
+	if at, ok := n.m.Next(); ok && !n.dead() {
 		n.next = at
 	}
 	return enter(m, m.table.nodeOf, &m.table.nodes, hashOf(m, n), n)

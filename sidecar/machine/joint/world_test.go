@@ -167,14 +167,13 @@ func (w *world) check() {
 			}
 		}
 	}
-	x := w.ghost()
-	for h, until := range x.until {
-		if until == 0 || w.now >= until || w.node(0).dead {
-			continue
-		}
-		for i := range w.ranks(0) {
-			if n := w.node(i); n.eng.alive && x.told[h]>>i&1 == 1 && !n.eng.holds(h) {
-				w.fail("%v: the lease of hand-off %d runs, and its memory was given back", n.self, h)
+	if lead := w.node(0); !lead.dead() {
+		for h := range w.mans {
+			for i := range w.ranks(0) {
+				n := w.node(i)
+				if n.eng.alive && w.ghost().told[h]>>i&1 == 1 && !n.eng.holds(h) && lead.m.Leased(labelOf(h), w.now, n.self) {
+					w.fail("%v: the lease of hand-off %d runs, and its memory was given back", n.self, h)
+				}
 			}
 		}
 	}

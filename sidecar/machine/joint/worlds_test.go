@@ -1,0 +1,82 @@
+package joint
+
+import "time"
+
+// one is one hand-off of one block between groups of equal size.
+func one(ranks int32, budget int8, faults faultKind) setup {
+	return setup{src: ranks, dst: []int32{ranks}, labels: 1, tokens: blockTokens, blocks: 2, calls: [][]int{{0}}, faults: faults, budget: budget}
+}
+
+func (s setup) with(change func(*setup)) setup {
+	change(&s)
+	return s
+}
+
+const (
+	local  = badCopies | movers | twice | users | forgers | weights // faults that end no session
+	mortal = every                                                  // what dies stays dead: its launch is over
+	alive  = every | comeBack | sessions | weights | forgers        // what dies comes back
+)
+
+func cold(s *setup)    { s.cold = true }
+func early(s *setup)   { s.early = true }
+func renewed(s *setup) { s.hold, s.deadline = 35*time.Second, 50*time.Second }
+
+// two importing groups are asked for one hand-off.
+func rivals(ranks, copies int32) func(*setup) {
+	return func(s *setup) {
+		s.dst, s.calls, s.copies = []int32{ranks, ranks}, [][]int{{0}, {0}}, copies
+	}
+}
+
+// twoHands: two hand-offs, and room for one.
+func twoHands(s *setup) { s.labels, s.calls, s.room = 2, [][]int{{0, 1}}, 1 }
+
+// crossed: two groups take the same two, in opposite order.
+func crossed(s *setup) {
+	s.dst, s.labels, s.calls, s.copies, s.room = []int32{1, 1}, 2, [][]int{{0, 1}, {1, 0}}, 2, 1
+}
+
+var worlds = []struct {
+	name string
+	long bool
+	setup
+}{
+	{"1+1, a fault, deaths last", false, one(1, 1, mortal|views)},
+	{"1+1, a fault", false, one(1, 1, alive|views)},
+	{"1+1, two faults", false, one(1, 2, alive)},
+	{"1+1 that have not met, a fault", false, one(1, 1, alive|views).with(cold)},
+	{"1+1 announced, a fault", false, one(1, 1, alive|views).with(early)},
+	{"1+1 renewed, a fault", false, one(1, 1, alive).with(renewed)},
+	{"1+1 asked again, a fault", false, one(1, 1, alive).with(func(s *setup) { s.retry = 1 })},
+	{"1+1 two hand-offs, a user or mover", false, one(1, 1, users|movers).with(twoHands)},
+	{"1+1+1 two hand-offs crossed", false, one(1, 0, 0).with(crossed)},
+	{"1+1+1 one copy, a user or mover", false, one(1, 1, users|movers|twice).with(rivals(1, 1))},
+	{"2+2, no fault", false, one(2, 0, 0)},
+	{"2+2, a copy, mover, word, user or trainer", false, one(2, 1, local)},
+	{"2+2, a session ends", false, one(2, 1, breaks)},
+	{"2 read by 1, a copy, mover, word or user", false, one(1, 1, local).with(func(s *setup) { s.src = 2 })},
+	{"3+3, no fault", false, one(3, 0, 0)},
+
+	{"1+1, two faults, deaths last", true, one(1, 2, mortal|views)},
+	{"1+1 that have not met, two faults", true, one(1, 2, alive).with(cold)},
+	{"1+1 announced, two faults", true, one(1, 2, alive).with(early)},
+	{"1+1 renewed, two faults", true, one(1, 2, alive).with(renewed)},
+	{"1+1 asked again, two faults", true, one(1, 2, alive).with(func(s *setup) { s.retry = 1 })},
+	{"1+1, three faults of the network and copies", true, one(1, 3, network|badCopies)},
+	{"1+1 two hand-offs, a fault", true, one(1, 1, alive).with(twoHands)},
+	{"1+1+1 one copy, a fault", true, one(1, 1, alive).with(rivals(1, 1))},
+	{"1+1+1 two copies, a fault", true, one(1, 1, alive).with(rivals(1, 2))},
+	{"2 read by 1, a fault", true, one(1, 1, alive).with(func(s *setup) { s.src = 2 })},
+	{"1 read by 2, a fault", true, one(2, 1, alive).with(func(s *setup) { s.src = 1 })},
+	{"2+2, a process dies for good", true, one(2, 1, processes)},
+	{"2+2, a sidecar restarts", true, one(2, 1, sidecars|comeBack)},
+	{"2+2, an engine's session ends", true, one(2, 1, sessions)},
+	{"2+2, a word outlives its session", true, one(2, 1, lates)},
+	{"2+2, a delay", true, one(2, 1, delays)},
+	{"2+2 renewed, a delay", true, one(2, 1, delays).with(renewed)},
+	{"2+2 two hand-offs, a mover or user", true, one(2, 1, movers|users).with(twoHands)},
+	{"2+2+2 one copy", true, one(2, 0, 0).with(rivals(2, 1))},
+	{"2+2+2 two copies", true, one(2, 0, 0).with(rivals(2, 2))},
+	{"3+3, a copy, word, user or trainer", true, one(3, 1, local&^movers)},
+}
