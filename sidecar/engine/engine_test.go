@@ -206,11 +206,11 @@ func TestSession(t *testing.T) {
 	if err := errors.Join(s.Send(exported), s.Send(failed)); err != nil {
 		t.Fatal(err)
 	}
-	got := poll(t, c, 2)
-	if !reflect.DeepEqual(got[0], exported) {
+	got := poll(t, c, 3)
+	if got[0] != (handoff.MoverStarted{PID: int32(os.Getpid())}) || !reflect.DeepEqual(got[1], exported) {
 		t.Fatalf("got %+v", got)
 	}
-	if f := got[1].(handoff.Failed); !errors.Is(f.Err, handoff.ErrGone) || f.Err.Error() != failed.Err.Error() {
+	if f := got[2].(handoff.Failed); !errors.Is(f.Err, handoff.ErrGone) || f.Err.Error() != failed.Err.Error() {
 		t.Fatalf("got %+v", f)
 	}
 	closes(t, c, s, h)
@@ -328,7 +328,7 @@ func TestSidecarStops(t *testing.T) {
 	if err := away(c); !errors.Is(err, handoff.ErrNotReady) || c.Err() != nil {
 		t.Fatalf("got %v", err)
 	}
-	if got := c.Poll(nil); len(got) != 1 {
+	if got := c.Poll(nil); len(got) != 2 {
 		t.Errorf("what came before the end is lost: %+v", got)
 	}
 	if err := h.closed(t); !errors.Is(err, handoff.ErrNotReady) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -146,7 +147,7 @@ func TestSessionOfASidecarThatDoesNotReadEnds(t *testing.T) {
 	defer shut(t, srv)
 	defer close(h.gate)
 	h.srv <- srv
-	c, err := client.Dial(ctxOf(t), client.Config{Dir: dir})
+	c, err := client.Dial(ctxOf(t), client.Config{Dir: dir, RedialMin: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

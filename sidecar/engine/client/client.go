@@ -279,7 +279,8 @@ func (c *Client) Send(m handoff.FromEngine) error {
 }
 
 // Poll appends what is ready to dst, in order of arrival, all but decisions. It never
-// blocks.
+// blocks. MoverStarted is among it, for engines that show it: the client holds on to the
+// mover itself.
 func (c *Client) Poll(dst []handoff.ToEngine) []handoff.ToEngine {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -224,7 +224,9 @@ func (c *Client) take(s *session, m handoff.ToEngine) error {
 	defer c.mu.Unlock()
 	switch m := m.(type) {
 	case handoff.MoverStarted:
-		return c.hold(int(m.PID))
+		if err := c.hold(int(m.PID)); err != nil {
+			return err
+		}
 	case handoff.Decision:
 		if c.rec.waiting() >= maxHeld {
 			return fmt.Errorf("%w: %d decisions wait", errUnpolled, maxHeld)
