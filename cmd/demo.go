@@ -21,6 +21,7 @@ group, import each into the decode group as a control plane would, and compare e
 token with one engine that does both. Exit code 1 when one differs.`,
 		Example: `  baton demo
   baton demo --inference-shards tp=4,role=prefill+tp=2,role=decode --model attention
+  baton demo --kill decode-0/0
   baton demo --corrupt one-block`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,6 +39,7 @@ token with one engine that does both. Exit code 1 when one differs.`,
 	}
 	f.bind(cmd)
 	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported: kv, state, head-swap, one-block or position; the check must find it")
+	cmd.Flags().StringVar(&o.Kill, "kill", "", "kill the sidecar of `GROUP/RANK` in the middle of a hand-off, such as decode-0/0: the group goes on")
 	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens to generate for each prompt, 1 to 4096")
 	cmd.Flags().DurationVar(&o.Deadline, "deadline", 30*time.Second, "how long one request may take, 100ms to 10m")
 	return cmd

@@ -285,3 +285,14 @@ func TestProcessesKilledUnderLoad(t *testing.T) {
 		t.Errorf("after: %v, %v; one engine gives %v", got, err, tr.want[0])
 	}
 }
+
+// TestDemoKill: the demo kills a sidecar in the middle of a hand-off, and its tokens are
+// still those of one engine.
+func TestDemoKill(t *testing.T) {
+	for _, of := range []string{"decode-0/0", "prefill-0/0"} {
+		out, err := exec.CommandContext(bounded(t), binary, "demo", "--new=4", "--kill", of).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "killed the sidecar of "+of) || !strings.Contains(string(out), "are EQUAL") {
+			t.Errorf("--kill %s: %v\n%s", of, err, out)
+		}
+	}
+}

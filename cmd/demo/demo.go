@@ -31,6 +31,7 @@ type Options struct {
 	Dev      dev.Options
 	MaxNew   int32         // tokens of each request
 	Deadline time.Duration // of one request
+	Kill     string        // GROUP/RANK whose sidecar is killed in the middle of a hand-off; "": none
 }
 
 // Bounds of Options, beside front.MaxNew.
@@ -54,6 +55,9 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --new %d: want 1 to %d", ErrOptions, o.MaxNew, front.MaxNew)
 	case o.Deadline < minDeadline || o.Deadline > maxDeadline:
 		return fmt.Errorf("%w: --deadline %v: want %v to %v", ErrOptions, o.Deadline, minDeadline, maxDeadline)
+	}
+	if _, _, err := o.victim(); err != nil {
+		return err
 	}
 	return nil
 }
@@ -79,6 +83,9 @@ func (r row) equal() bool { return slices.Equal(r.got, r.want) }
 // demo is one run's state.
 type demo struct {
 	opt     Options
+	cluster *dev.Cluster
+	out     io.Writer
+	struck  bool // a sidecar was killed: a request that fails is tried again
 	model   model.Config
 	prefill []*dev.Running
 	decode  []*dev.Running
@@ -114,7 +121,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 		case <-ctx.Done():
 		}
 	}()
-	d := &demo{opt: opt, model: m, shown: map[string]chan handoff.Manifest{}}
+	d := &demo{opt: opt, cluster: c, out: out, model: m, shown: map[string]chan handoff.Manifest{}}
 	for _, g := range c.Groups {
 		if g.Role == discovery.Prefill {
 			d.prefill = append(d.prefill, g)
@@ -167,6 +174,9 @@ func label(i int) string { return fmt.Sprintf("r%d", i+1) }
 // watch passes on the manifests that a prefill leader shows.
 func (d *demo) watch(ctx context.Context, g *dev.Running) error {
 	for n, err := range g.Leader.Watch(ctx, 0) {
+		if err != nil && d.opt.Kill != "" && ctx.Err() == nil {
+			return d.watchAgain(ctx, g)
+		}
 		if err != nil {
 			return fmt.Errorf("watch of %s: %w", g.Name, err)
 		}
@@ -183,7 +193,11 @@ func (d *demo) watch(ctx context.Context, g *dev.Running) error {
 // request takes one prompt through prefill, hand-off and decode, and computes what
 // one engine says.
 func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan error) (row, error) {
-	r, err := d.handOver(ctx, i, p, watchFailed)
+	r, err := d.handOver(ctx, i, label(i), p, watchFailed)
+	for began, n := time.Now(), 2; err != nil && d.struck && ctx.Err() == nil && time.Since(began) < d.opt.Deadline; n++ {
+		pause(ctx, 50*time.Millisecond)
+		r, err = d.handOver(ctx, i, fmt.Sprintf("%s.%d", label(i), n), p, watchFailed)
+	}
 	if err != nil {
 		return r, err
 	}
@@ -193,7 +207,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 }
 
 // handOver takes one prompt through prefill, hand-off and decode within the deadline.
-func (d *demo) handOver(ctx context.Context, i int, p prompt, watchFailed <-chan error) (r row, err error) {
+func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watchFailed <-chan error) (r row, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.opt.Deadline, fmt.Errorf("not done within --deadline %v", d.opt.Deadline))
 	defer cancel()
 	defer func() {
@@ -202,17 +216,23 @@ func (d *demo) handOver(ctx context.Context, i int, p prompt, watchFailed <-chan
 		}
 	}()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
-	r = row{prompt: p, src: src, dst: dst, label: label(i), blockTokens: d.opt.Dev.BlockTokens}
-	if _, err = generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil); err != nil {
+	r = row{prompt: p, src: src, dst: dst, label: name, blockTokens: d.opt.Dev.BlockTokens}
+	res, err := generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil)
+	if err != nil {
 		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)
 	}
-	var man handoff.Manifest
-	select {
-	case man = <-d.shown[r.label]:
-	case err := <-watchFailed:
+	man := *res.Manifest
+	if !d.struck { // a control plane learns of it by its watch
+		select {
+		case man = <-d.shown[r.label]:
+		case err := <-watchFailed:
+			return r, err
+		case <-ctx.Done():
+			return r, context.Cause(ctx)
+		}
+	}
+	if err := d.strike(ctx, i); err != nil {
 		return r, err
-	case <-ctx.Done():
-		return r, context.Cause(ctx)
 	}
 	adopted := make(chan error, 1)
 	go func() {

@@ -53,6 +53,27 @@ func (c *Cluster) again(g *Running, rank int32, addr string) (*lifeline.Child, e
 	return child, nil
 }
 
+// KillSidecar ends a rank's sidecar by SIGKILL and returns what the one in its place says.
+// Options.Restart is set.
+func (c *Cluster) KillSidecar(ctx context.Context, g *Running, rank int32) (SidecarReady, error) {
+	c.mu.Lock()
+	old := g.Ranks[rank].sidecar
+	c.mu.Unlock()
+	old.Kill()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if r := c.Sidecar(g, rank); r.PID != old.PID() {
+			return r, nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return SidecarReady{}, context.Cause(ctx)
+		}
+	}
+}
+
 // Sidecar is what the present sidecar of a rank said when it was ready. It changes when
 // that is started again.
 func (c *Cluster) Sidecar(g *Running, rank int32) SidecarReady {
