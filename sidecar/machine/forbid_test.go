@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -72,7 +73,9 @@ func TestLinkAskedByAnotherPin(t *testing.T) {
 	w := pair(t, 1, 1)
 	a, b := w.export("p", "r1", 40), w.export("p", "r2", 40)
 	w.drop = dropType[handoff.WantBuffers]
-	ca, cb := w.importStart("d", a), w.importStart("d", b)
+	ca, cb := w.importStart("d", a), Call(99)
+	other := slices.Repeat([]int32{1}, 40) // shares no block with the first
+	w.at("d", 0).step(Import{Call: cb, Import: handoff.Import{Manifest: b, Tokens: other}})
 	w.run()
 	w.drop = nil
 	p, d := w.at("p", 0), w.at("d", 0)

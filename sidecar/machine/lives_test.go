@@ -288,3 +288,38 @@ func TestFewEdges(t *testing.T) {
 		}
 	}
 }
+
+// A source rank is replaced while an import is on its way to it for the first time: the
+// import fails as soon as discovery says so, and does not wait for its deadline.
+func TestSourceRankReplaced(t *testing.T) {
+	for _, late := range []bool{false, true} { // the link is asked for after that
+		w := pair(t, 2, 1)
+		man := w.export("p", "r1", 40)
+		var old *node
+		w.drop = func(_, _ handoff.Member, msg handoff.PeerMessage) bool {
+			if _, ok := msg.(handoff.Opened); ok && old == nil {
+				old = w.end("p", 1)
+				delete(w.nodes, old.self)
+				if late {
+					w.start(old)
+				}
+			}
+			return false
+		}
+		c := w.importStart("d", man)
+		w.run()
+		if !late {
+			if _, over := w.calls[c]; over {
+				t.Fatal("the import ended before discovery knew")
+			}
+			w.start(old)
+			w.run()
+		}
+		if r, over := w.calls[c]; !over || !errors.Is(r.Err, handoff.ErrTransfer) {
+			t.Errorf("late %v: ended %v, %v", late, over, r.Err)
+		}
+		if d := w.at("d", 0); len(d.m.links) > 1 || len(d.m.dests) != 0 {
+			t.Errorf("late %v: %d links, %d imports kept", late, len(d.m.links), len(d.m.dests))
+		}
+	}
+}

@@ -51,8 +51,24 @@ func (m *Machine) found(rs []discovery.Record) {
 			m.dial(p)
 		}
 	}
+	m.failReplaced()
 	if m.leads() {
 		m.findSources()
+	}
+}
+
+// failReplaced fails what waits for a link to a process that another has replaced: it is
+// never dialled again. One that discovery does not show at all may come back.
+func (m *Machine) failReplaced() {
+	for _, p := range m.sortedPeers() {
+		if l := m.links[p]; l == nil || l.state != linkAsked || m.up(p) {
+			continue
+		}
+		if at, _, ok := m.lookup(p.Group, p.Rank); ok && at != p {
+			delete(m.links, p)
+			m.linkFailed(p, fmt.Sprintf("another process, %v, has its place", at))
+			m.prune(p)
+		}
 	}
 }
 

@@ -189,6 +189,7 @@ func (m *Machine) reserved(r handoff.Reserved) {
 	m.toLeader(handoff.RankReserved{Reserved: r})
 	m.submit(d)
 	m.report(d)
+	m.failReplaced()
 }
 
 // reads are the source ranks that this rank must read for d.
