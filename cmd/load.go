@@ -65,6 +65,7 @@ otherwise than it may.`,
 	fs.IntVar(&o.AtOnce, "at-once", 0, "how many of them at once; 0: all")
 	fs.Uint64Var(&o.Seed, "seed", 0, "seed of the requests; 0 takes a random one and prints it")
 	fs.IntVar(&o.KillMovers, "kill-movers", 0, "kill -9 so many movers while requests run")
+	fs.IntVar(&o.KillSidecars, "kill-sidecars", 0, "kill -9 so many sidecars too; they are started again, and requests under way may fail")
 	fs.Int32Var(&o.Blocks, "blocks", load.DefaultBlocks, "blocks of each prefill engine")
 	fs.Int32Var(&o.Slots, "slots", load.DefaultSlots, "slots of each prefill engine")
 	fs.BoolVar(&o.Damage, "damage", false, "flip one bit of everything that is admitted; the run must fail")

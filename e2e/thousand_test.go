@@ -43,8 +43,8 @@ func thousand(t *testing.T, shards string, o load.Options) error {
 
 // TestThousandRequests: requests of all kinds at once, between groups of unequal cuts,
 // block sizes and memory layouts, in pools too small for them. What is admitted is
-// compared element by element; in the end nothing is held anywhere. Half of them run
-// with movers killed.
+// compared element by element; in the end nothing is held anywhere. Movers are killed
+// beside most of them, and sidecars beside some.
 func TestThousandRequests(t *testing.T) {
 	for _, c := range []struct {
 		name, shards string
@@ -52,6 +52,7 @@ func TestThousandRequests(t *testing.T) {
 	}{
 		{"hybrid", "tp=2,role=prefill+tp=1,role=decode+tp=2,role=decode", load.Options{Model: engine.Hybrid, Requests: 1000}},
 		{"attention, movers killed", "tp=1,role=prefill+tp=2,role=decode+tp=1,role=decode", load.Options{Model: engine.Attention, Requests: 1000, AtOnce: 64, KillMovers: 12}},
+		{"sidecars killed", "tp=2,role=prefill+tp=2,role=decode", load.Options{Model: engine.Hybrid, Requests: 300, AtOnce: 32, KillMovers: 2, KillSidecars: 3}},
 		{"more ranks than groups and heads", "tp=8,role=prefill+tp=1,role=decode", load.Options{Model: engine.Hybrid, Requests: 100, KillMovers: 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -58,7 +58,7 @@ func beforeExport(ctx context.Context, r *request) error {
 	if err := r.pause(ctx, wait); err != nil {
 		return errors.Join(err, <-ended)
 	}
-	c := engine.Command{Op: engine.Export, Label: r.label, Prompt: &p, MaxHold: hold}
+	c := engine.Command{Op: engine.Export, Label: r.label, Prompt: &p, MaxHold: r.d.hold()}
 	if err := r.say(r.src, c); err != nil {
 		return errors.Join(err, <-ended)
 	}

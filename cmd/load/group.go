@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/batonkv/baton/cmd/dev"
 	engine "github.com/batonkv/baton/examples/load"
@@ -104,7 +105,11 @@ func (g *group) watch(ctx context.Context) {
 	from := uint64(0)
 	for ctx.Err() == nil {
 		for n, err := range g.Leader.Watch(ctx, from) {
-			if err != nil {
+			if err != nil { // its sidecar is being started again
+				select {
+				case <-time.After(50 * time.Millisecond):
+				case <-ctx.Done():
+				}
 				break
 			}
 			from = n.Seq + 1

@@ -194,7 +194,7 @@ func allCached(ctx context.Context, r *request) error {
 		if err != nil {
 			return err
 		}
-		if r.d.opt.Model == engine.Attention && (o.Cached == p.Len) != (o.Bytes == 0) {
+		if r.d.opt.KillSidecars == 0 && r.d.opt.Model == engine.Attention && (o.Cached == p.Len) != (o.Bytes == 0) {
 			return fmt.Errorf("%w: %d of %d tokens were cached and %d bytes moved", ErrWrong, o.Cached, p.Len, o.Bytes)
 		}
 		if err := r.over(ctx, x.label); err != nil {

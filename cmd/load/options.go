@@ -27,16 +27,19 @@ var (
 
 // Options is one run.
 type Options struct {
-	Dev        dev.Options // Groups, Binary, Stderr, log; Engine is set here
-	Model      engine.Model
-	Requests   int
-	AtOnce     int // requests that run at once; 0: all
-	Seed       uint64
-	KillMovers int           // kill -9 so many movers, one by one, while requests run
-	Blocks     int32         // of each prefill engine; decode has half of its tokens and slots. 0: DefaultBlocks
-	Slots      int32         // 0: DefaultSlots
-	Deadline   time.Duration // of one request; 0: a minute
-	Damage     bool          // flip a bit of what decode admits: the run must fail
+	Dev      dev.Options // Groups, Binary, Stderr, log; Engine is set here
+	Model    engine.Model
+	Requests int
+	AtOnce   int // requests that run at once; 0: all
+	Seed     uint64
+	// KillSidecars kills -9 so many sidecars too, which are started again: requests under
+	// way may end by any error then, but nothing may be wrong, nothing held, and later ones go.
+	KillSidecars int
+	KillMovers   int           // kill -9 so many movers, one by one, while requests run
+	Blocks       int32         // of each prefill engine; decode has half of its tokens and slots. 0: DefaultBlocks
+	Slots        int32         // 0: DefaultSlots
+	Deadline     time.Duration // of one request; 0: a minute, or 20 s where sidecars are killed
+	Damage       bool          // flip a bit of what decode admits: the run must fail
 }
 
 // DefaultBlocks and DefaultSlots are too few for all requests at once.
@@ -61,7 +64,9 @@ func (o Options) defaults() Options {
 		o.Slots = DefaultSlots
 	}
 	if o.Deadline == 0 {
-		o.Deadline = time.Minute
+		if o.Deadline = time.Minute; o.KillSidecars > 0 {
+			o.Deadline = 20 * time.Second // what a kill took with it is waited for that long
+		}
 	}
 	if o.Model == "" {
 		o.Model = engine.Hybrid
@@ -82,8 +87,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --requests %d: want 1 to %d", ErrOptions, o.Requests, maxRequests)
 	case o.AtOnce < 1:
 		return fmt.Errorf("%w: --at-once %d: want 1 or more, or 0 for all", ErrOptions, o.AtOnce)
-	case o.KillMovers < 0 || o.KillMovers > o.Requests:
-		return fmt.Errorf("%w: --kill-movers %d: want 0 to the number of requests", ErrOptions, o.KillMovers)
+	case o.KillMovers < 0 || o.KillSidecars < 0 || o.KillMovers+o.KillSidecars > o.Requests:
+		return fmt.Errorf("%w: --kill-movers %d, --kill-sidecars %d: want 0 to the number of requests in all", ErrOptions, o.KillMovers, o.KillSidecars)
 	case o.Model != engine.Attention && o.Model != engine.Hybrid:
 		return fmt.Errorf("%w: --model %q: want attention or hybrid", ErrOptions, o.Model)
 	}

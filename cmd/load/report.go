@@ -7,16 +7,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/batonkv/baton/sidecar/control/client"
 )
 
 // stalled is after how many seconds without an end of a request progress says what is held.
@@ -32,8 +27,8 @@ func (d *driver) progress(ctx context.Context, out io.Writer) {
 		case <-tick.C:
 			d.mu.Lock()
 			line := fmt.Sprintf("%5.1f s  %d of %d requests, %.1f MiB moved", time.Since(d.began).Seconds(), d.done, d.opt.Requests, float64(d.moved)/(1<<20))
-			if d.killed > 0 {
-				line += fmt.Sprintf(", %d movers killed, %d imports tried again", d.killed, d.retried)
+			if d.killed+d.ended > 0 {
+				line += d.kills()
 			}
 			if same++; d.done > before {
 				before, same = d.done, 0
@@ -51,51 +46,9 @@ func (d *driver) progress(ctx context.Context, out io.Writer) {
 	}
 }
 
-// killer kills a random rank's mover each time that a share of the requests has finished.
-func (d *driver) killer(ctx context.Context, finished <-chan struct{}) {
-	rnd := rand.New(rand.NewPCG(d.opt.Seed, 1<<63))
-	share := max(d.opt.Requests/(d.opt.KillMovers+1), 1)
-	for range d.opt.KillMovers {
-		for range share {
-			select {
-			case <-finished:
-			case <-ctx.Done():
-				return
-			}
-		}
-		if err := d.killMover(ctx, rnd); err != nil && ctx.Err() == nil {
-			d.stop(fmt.Errorf("kill a mover: %w", err))
-		}
-	}
-}
-
-func (d *driver) killMover(ctx context.Context, rnd *rand.Rand) error {
-	g := d.groups[rnd.IntN(len(d.groups))]
-	rank := rnd.IntN(len(g.Ranks))
-	c, err := client.Dial(g.Ranks[rank].Sidecar.Addr, d.cluster.ClientTLS(g.Name, int32(rank)))
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	st, err := c.Status(ctx)
-	if err != nil {
-		return err
-	}
-	if st.MoverPID == 0 {
-		return nil // the last one's successor is starting
-	}
-	if err := unix.Kill(int(st.MoverPID), unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.killed++
-	return nil
-}
-
 // importsOver looks for imports that a leader still has: quarantine that never ended.
 func (d *driver) importsOver(ctx context.Context, g *group) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.Ranks[0].Sidecar.Metrics+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.cluster.Sidecar(g.Running, 0).Metrics+"/metrics", nil)
 	if err != nil {
 		return err
 	}
@@ -135,8 +88,8 @@ func (d *driver) print(out io.Writer) {
 	_ = w.Flush()
 	fmt.Fprintf(out, "\nseed %d: %d requests in %.1f s (%.0f/s), %d imports admitted and compared, %.1f MiB moved", d.opt.Seed, d.done, took,
 		float64(d.done)/took, imports, float64(d.moved)/(1<<20))
-	if d.opt.KillMovers > 0 {
-		fmt.Fprintf(out, ", %d movers killed, %d imports tried again", d.killed, d.retried)
+	if d.killed+d.ended > 0 {
+		fmt.Fprint(out, d.kills())
 	}
 	fmt.Fprintln(out)
 }

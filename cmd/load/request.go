@@ -26,8 +26,14 @@ type request struct {
 	imports, refused int
 }
 
-// hold is how long exports live that the request will see to: longer than any request.
-const hold = 5 * time.Minute
+// hold is how long exports live that the request will see to: longer than any request, or
+// not so long that those of requests that a kill cut are waited for.
+func (d *driver) hold() time.Duration {
+	if d.opt.KillSidecars > 0 {
+		return 8 * time.Second
+	}
+	return 5 * time.Minute
+}
 
 // families is how many prefixes there are that prompts share.
 const families = 8
@@ -57,7 +63,7 @@ type export struct {
 // handOut prefills a prompt under the label and returns what is held.
 func (r *request) handOut(ctx context.Context, c engine.Command) (export, error) {
 	if c.MaxHold == 0 {
-		c.MaxHold = hold
+		c.MaxHold = r.d.hold()
 	}
 	c.Op = engine.Export
 	if c.Label == "" {
@@ -87,6 +93,15 @@ func (r *request) held(ctx context.Context, c engine.Command) (export, error) {
 		x := export{man: *e.Manifest, prompt: *c.Prompt, label: c.Label, fin: c.Finished}
 		x.prompt.Version = x.man.WeightsEpoch
 		return x, nil
+	case e := <-b.freed:
+		b.freed <- e // holds several
+		select {
+		case e := <-b.exported:
+			b.exported <- e
+			return r.held(ctx, c)
+		default:
+			return export{}, fmt.Errorf("%w: %s came back without a manifest", handoff.ErrGone, c.Label)
+		}
 	case e := <-b.failed:
 		return export{}, fmt.Errorf("export of %s: %w", c.Label, errs.FromName(e.Name, e.Err))
 	case <-ctx.Done():
@@ -168,7 +183,7 @@ func (r *request) arrive(ctx context.Context, x export, t try, o outcome) error 
 		switch {
 		case *e.Prompt != x.prompt:
 			return fmt.Errorf("%w: %s was given the prompt %+v, want %+v", ErrWrong, t.label, *e.Prompt, x.prompt)
-		case e.Finished != x.fin || e.Cached != o.Cached:
+		case e.Finished != x.fin || e.Cached != o.Cached && r.d.opt.KillSidecars == 0: // a leader's successor has no figures
 			return fmt.Errorf("%w: %s: finished %v, %d cached, want %v, %d", ErrWrong, t.label, e.Finished, e.Cached, x.fin, o.Cached)
 		}
 	case <-ctx.Done():

@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/discovery"
+	engine "github.com/batonkv/baton/examples/load"
 )
 
 // driver is one run's state.
@@ -30,7 +31,9 @@ type driver struct {
 	counts  map[string]*tally // by kind of request
 	done    int
 	moved   int64
-	killed  int
+	killed  int // movers
+	ended   int // sidecars
+	cut     int // requests that the kill of a sidecar ended
 	retried int // imports tried again after a kill
 }
 
@@ -58,6 +61,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 		}
 	}()
 	opt.Dev.Engine, opt.Dev.Imports = d.engine, maxImports
+	opt.Dev.Restart = opt.KillSidecars > 0
 	if d.cluster, err = dev.Up(ctx, opt.Dev); err != nil {
 		return errors.Join(err, d.close())
 	}
@@ -80,7 +84,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	if err := context.Cause(ctx); err != nil {
 		return errors.Join(d.verdict(), err)
 	}
-	err = d.quiet(ctx)
+	err = errors.Join(d.after(ctx), d.quiet(ctx))
 	d.print(out)
 	return errors.Join(d.verdict(), err)
 }
@@ -138,7 +142,7 @@ func (d *driver) requests(ctx context.Context, out io.Writer) {
 	defer side.Wait()
 	side.Go(func() { d.progress(shown, out) })
 	finished := make(chan struct{}, d.opt.Requests)
-	if d.opt.KillMovers > 0 {
+	if d.opt.KillMovers+d.opt.KillSidecars > 0 {
 		side.Go(func() { d.killer(shown, finished) })
 	}
 	turns := make(chan struct{}, d.opt.AtOnce)
@@ -167,7 +171,10 @@ func (d *driver) one(run context.Context, i int) {
 	ctx, cancel := context.WithTimeoutCause(run, d.opt.Deadline, fmt.Errorf("not done within %v", d.opt.Deadline))
 	defer cancel()
 	r := &request{d: d, rnd: rnd, label: fmt.Sprintf("r%d", i), kind: k.name, src: d.prefill[rnd.IntN(len(d.prefill))]}
-	err := k.run(ctx, r)
+	err := d.ready(ctx)
+	if err == nil {
+		err = k.run(ctx, r)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.done++
@@ -175,6 +182,11 @@ func (d *driver) one(run context.Context, i int) {
 	t.requests++
 	t.imports += r.imports
 	t.refused += r.refused
+	if err != nil && d.opt.KillSidecars > 0 && !errors.Is(err, ErrWrong) {
+		d.cut++
+		_ = r.say(r.src, engine.Command{Op: engine.Release, Label: r.label}) // else its lease holds it for a while
+		return
+	}
 	if err != nil && context.Cause(run) == nil { // what it held stays held, and nothing else is worth waiting for
 		d.stop(fmt.Errorf("%w: request %s (%s): %w", ErrUnexpected, r.label, k.name, err))
 	}

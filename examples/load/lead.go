@@ -106,7 +106,10 @@ func (l *lead) command(c Command) error {
 		if c.AbortAt != AbortNever {
 			l.aborts[c.Label] = c.AbortAt
 		}
-		return l.r.send(handoff.Import{Label: c.Label, Manifest: *c.Manifest, Tokens: c.Prompt.Tokens(), Deadline: c.Deadline})
+		im := handoff.Import{Label: c.Label, Manifest: *c.Manifest, Tokens: c.Prompt.Tokens(), Deadline: c.Deadline}
+		if err := l.r.session.Send(im); err != nil {
+			return l.tell(failed(c.Label, err, true)) // refused alone; a session that is over ends the rank anyway
+		}
 	case Abort:
 		return l.r.send(handoff.AbortImport{Label: c.Label})
 	case Stats:
