@@ -32,6 +32,11 @@ func (m *Machine) meetsEngine(msg handoff.FromEngine, dst []Pair) []Pair {
 			in = inReservedFull
 		}
 		dst = append(dst, m.destPair(msg.N, in))
+	case handoff.Fenced:
+		for _, p := range m.pins {
+			dst = append(dst, pairOf(pinHalf, pinState(p), inPinFenced))
+		}
+		dst = m.eachDest(dst, inFenced, func(*handoff.Dest) bool { return true })
 	}
 	return dst
 }
@@ -51,7 +56,7 @@ func (m *Machine) meetsPeer(p handoff.Member, msg handoff.PeerMessage, dst []Pai
 			}
 		}
 		return append(dst, pairOf(destHalf, absent, in))
-	case handoff.Leased, handoff.Unpin, handoff.Decision:
+	case handoff.Leased, handoff.Extend, handoff.Unpin, handoff.Decision:
 		if m.joined && p == m.boss {
 			return m.meetsLeader(msg, dst)
 		}
@@ -94,6 +99,8 @@ func (m *Machine) meetsLeader(msg handoff.PeerMessage, dst []Pair) []Pair {
 	switch msg := msg.(type) {
 	case handoff.Leased:
 		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inLeased))
+	case handoff.Extend:
+		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inExtend))
 	case handoff.Unpin:
 		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inUnpin))
 	case handoff.Decision:
@@ -138,6 +145,8 @@ func (m *Machine) meetsRank(p handoff.Member, msg handoff.PeerMessage, dst []Pai
 	switch msg := msg.(type) {
 	case handoff.Pinned:
 		return append(dst, m.sourcePair(m.lead.labels[msg.Label], inPinned))
+	case handoff.Extended:
+		return append(dst, m.sourcePair(msg.ID, inExtended))
 	case handoff.RankHeld:
 		return append(dst, pairOf(launchHalf, m.launchState(), inRankHeld))
 	case handoff.RankApplied:
@@ -182,11 +191,16 @@ func (m *Machine) meetsBreak(dst []Pair) []Pair {
 	if m.lead.roster == nil {
 		return dst
 	}
+	return m.meetsAll(dst, inSourceGroupBreaks, inGroupBreaks)
+}
+
+// meetsAll is what reaches everything that a leader has under way.
+func (m *Machine) meetsAll(dst []Pair, source, leader input) []Pair {
 	for _, id := range m.lead.labels {
-		dst = append(dst, m.sourcePair(id, inSourceGroupBreaks))
+		dst = append(dst, m.sourcePair(id, source))
 	}
 	for _, i := range m.lead.imports {
-		dst = append(dst, m.leaderPair(i, inGroupBreaks))
+		dst = append(dst, m.leaderPair(i, leader))
 	}
 	return dst
 }

@@ -35,6 +35,9 @@ const ( // of a source
 	inRelease
 	inLeaseEnds
 	inSourceGroupBreaks
+	inExtended
+	inSourceWeights
+	inSourceReset
 	sourceInputs
 )
 
@@ -45,6 +48,8 @@ const ( // of a pin
 	inCheck
 	inPinDeadline
 	inPinEngineDown
+	inExtend
+	inPinFenced
 	pinInputs
 )
 
@@ -64,6 +69,7 @@ const ( // of a destination rank
 	inSourceDown
 	inLinksLost
 	inEngineDown
+	inFenced
 	destInputs
 )
 
@@ -83,6 +89,8 @@ const ( // of an importing leader
 	inSourceLost
 	inDeadline
 	inGroupBreaks
+	inWeights
+	inReset
 	leaderInputs
 )
 
@@ -123,15 +131,15 @@ var halves = [numHalves]struct {
 	inputs []string
 }{
 	{"source", 0, []string{"absent", "announced", "leasing", "over"},
-		[]string{"Announce", "Export", "Pinned", "Open", "Done", "Withdraw", "Release", "lease-ends", "group-breaks"}},
+		[]string{"Announce", "Export", "Pinned", "Open", "Done", "Withdraw", "Release", "lease-ends", "group-breaks", "Extended", "SetWeightsEpoch", "Reset"}},
 	{"pin", sourcePairs, []string{"absent", "waiting", "leased"},
-		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down"}},
+		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down", "Extend", "Fenced"}},
 	{"dest", sourcePairs + pinPairs, []string{"absent", "reserving", "linking", "moving", "good", "bad", "quarantine"},
 		[]string{"Reserve", "Admit", "Drop", "ReleaseQuarantine", "Reserved", "full", "copied", "copy-failed", "held", "gone", "linked", "link-failed",
-			"source-down", "links-lost", "engine-down"}},
+			"source-down", "links-lost", "engine-down", "Fenced"}},
 	{"leader", sourcePairs + pinPairs + destPairs, []string{"absent", "finding", "opening", "waiting", "granting", "pulling", "consuming", "admitting", "draining"},
 		[]string{"Import", "Abort", "opened", "pending", "not-opened", "granted", "full", "landed", "failed", "done", "not-done", "Applied", "source-lost",
-			"deadline", "group-breaks"}},
+			"deadline", "group-breaks", "SetWeightsEpoch", "Reset"}},
 	{"launch", sourcePairs + pinPairs + destPairs + leaderPairs, []string{"none", "gathering", "standing", "broken"},
 		[]string{"mapped", "Join", "member-down", "Held", "Applied", "engine-down"}},
 }
@@ -200,6 +208,12 @@ func (m *Machine) Meets(now Now, e Event, dst []Pair) []Pair {
 		dst = append(dst, m.leaderPair(m.importOfID(e.ID), inAbort))
 	case Release:
 		dst = append(dst, m.sourcePair(e.ID, inRelease))
+	case SetWeightsEpoch:
+		if m.leads() && m.lead.roster != nil && e.Epoch > m.epoch() {
+			return m.meetsAll(dst, inSourceWeights, inWeights)
+		}
+	case Reset:
+		return m.meetsAll(dst, inSourceReset, inReset)
 	case Tick:
 		return m.meetsTick(now, dst)
 	}

@@ -3,7 +3,6 @@ package machine
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -152,7 +151,11 @@ func (m *Machine) dial(p handoff.Member) {
 
 func (m *Machine) retryPeers() {
 	due := func(st *peer) bool { return st.retry > 0 && st.retry <= m.now }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(m.peers)), due) {
+	some := false
+	for _, st := range m.peers {
+		some = some || due(st)
+	}
+	if !some {
 		return
 	}
 	for _, p := range m.sortedPeers() {

@@ -34,18 +34,7 @@ func shardsOf(rank, tp int) []layout.Shard {
 func newWorld(seed uint64, count *Coverage) *world {
 	w := &world{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), count: count, engines: map[machine.Session]*engine{},
 		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook()}
-	w.temper = temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(5), replay: w.r.IntN(5),
-		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
-		failing: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), policy: handoff.WeightsRefuse, step: w.between(time.Millisecond, 20*time.Millisecond)}
-	if w.r.IntN(10) == 0 {
-		w.temper.step = w.between(20*time.Millisecond, 2*time.Second)
-	}
-	if w.r.IntN(3) == 0 {
-		w.temper.lease, w.temper.hold, w.temper.margin, w.temper.keep = 2*time.Second, 5*time.Second, time.Second, 3*time.Second
-	}
-	if w.r.IntN(8) == 0 {
-		w.temper.policy = handoff.WeightsAllow
-	}
+	w.temper = w.mood()
 	for i, tps := range [2][]int{w.side(), w.side()} {
 		for j, tp := range tps {
 			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), exports: i == 0, epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
@@ -60,6 +49,45 @@ func newWorld(seed uint64, count *Coverage) *world {
 		}
 	}
 	return w
+}
+
+// mood is how rough a world is. Most are mildly so in every way, some very much so in one.
+func (w *world) mood() temper {
+	t := temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(5), replay: w.r.IntN(8),
+		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
+		failing: w.r.IntN(8), links: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), rivals: 1, early: 30, policy: handoff.WeightsRefuse,
+		step: w.between(time.Millisecond, 20*time.Millisecond)}
+	if w.r.IntN(10) == 0 {
+		t.step = w.between(20*time.Millisecond, 2*time.Second)
+	}
+	if w.r.IntN(3) == 0 {
+		t.lease, t.hold, t.margin, t.keep = 2*time.Second, 5*time.Second, time.Second, 3*time.Second
+	}
+	if w.r.IntN(4) == 0 {
+		t.replay, t.keep, t.early = 50, 400*time.Millisecond, 70
+	}
+	if w.r.IntN(6) == 0 {
+		t.dup, t.slow = 25, 15
+	}
+	if w.r.IntN(4) == 0 {
+		t.strike, t.rivals = w.r.IntN(25), 4
+	}
+	if w.r.IntN(5) == 0 {
+		t.links, t.burst, t.slow = 60, 4, 15
+		for range 4 {
+			s := w.r.IntN(1 << 16)
+			w.after(w.between(50*time.Millisecond, 2*time.Second), nil, func() {
+				if n := w.seats[s%len(w.seats)].side; n != nil && !w.calm {
+					w.hit(MoverDies)
+					n.restartMover()
+				}
+			})
+		}
+	}
+	if w.r.IntN(8) == 0 {
+		t.policy = handoff.WeightsAllow
+	}
+	return t
 }
 
 // side is how many ranks each group of one side has: 2 to 8 in all, mostly few.
@@ -92,7 +120,7 @@ func (w *world) schedule() {
 	w.run(40*time.Millisecond, maxMoments)
 	w.launched = true
 	span := w.between(500*time.Millisecond, 12*time.Second)
-	for range 3 + w.r.IntN(4) {
+	for range 3 + w.r.IntN(4) + w.temper.burst {
 		g := w.groups[w.r.IntN(w.srcs)]
 		at := w.between(0, 100*time.Millisecond)
 		if w.r.IntN(3) == 0 {
@@ -121,7 +149,11 @@ func (w *world) finish() {
 	w.tell("faults STOP")
 	for _, s := range w.seats {
 		if n := s.side; n != nil {
-			w.after(0, n, n.look)
+			w.after(0, n, func() { // also waits for the end of a pause
+				if n.misled {
+					n.look()
+				}
+			})
 			for _, t := range n.tickets {
 				if t.hung {
 					t.hung = false
@@ -141,6 +173,8 @@ func (w *world) finish() {
 	}
 	w.run(w.now+time.Hour, maxMoments)
 	was := w.ok
+	w.temper.rivals = 0
+	w.temper.step = min(w.temper.step, 20*time.Millisecond) // a slow engine may miss a short lease
 	tag := len(w.prompts)
 	src := w.groups[w.r.IntN(w.srcs)]
 	w.request(src)

@@ -173,6 +173,19 @@ func (w *world) checkAdmit(e *engine, d handoff.Decision, r *reserve) {
 	}
 }
 
+// checkBrings: no two imports under way bring the same block to a cache.
+func (w *world) checkBrings(e *engine, r *reserve) {
+	brings := func(r *reserve) []uint64 { return r.d.Hashes[int(r.r.Cached)/blockTokens:] }
+	for n, o := range e.reserves {
+		if n == r.d.N || o.dropped || slices.Contains(e.live, n) {
+			continue
+		}
+		if slices.ContainsFunc(brings(r), func(h uint64) bool { return slices.Contains(brings(o), h) }) {
+			w.fail("engine of %s/%d reserves %d and %d for the same block of a prompt", e.g.name, e.rank, n, r.d.N)
+		}
+	}
+}
+
 // checkConsumed: an admission has a copy, and no copy has two.
 func (w *world) checkConsumed(e *engine, d handoff.Decision, p prompt) {
 	i := slices.IndexFunc(w.claims(d, e.g), func(c claim) bool { return w.book.consumed[c] })

@@ -3,6 +3,8 @@ package sim
 import (
 	"fmt"
 	"time"
+
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // Fault is one kind of thing that goes wrong, or that users do at a bad moment.
@@ -13,6 +15,7 @@ const (
 	SlowMessage Fault = iota
 	Duplicate         // a message comes twice
 	BrokenSession
+	Struck      // something breaks just after a message that matters
 	LostMessage // its session took it along
 	Outlives    // a message between groups comes after its session ended
 	Replayed    // it comes again, much later
@@ -55,7 +58,7 @@ const (
 	numFaults
 )
 
-var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "lost message", "message outlives its session", "message replayed", "late PeerDown",
+var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "late PeerDown",
 	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "sidecar pauses", "late tick",
 	"mover dies", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
 	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset"}
@@ -65,6 +68,68 @@ func (f Fault) String() string {
 		return faultNames[f]
 	}
 	return fmt.Sprintf("Fault(%d)", uint8(f))
+}
+
+// strike breaks something just after a message that matters was sent.
+func (w *world) strike(n, to *sidecar, ss *session, msg handoff.PeerMessage) {
+	often := 1
+	switch m := msg.(type) {
+	case handoff.Done:
+		often = 35
+	case handoff.Landed:
+		if !m.OK {
+			often = 10
+		}
+	case handoff.DoneAck, handoff.Checked, handoff.Opened, handoff.RankReserved, handoff.Extend, handoff.Pinned:
+	case handoff.Decision:
+		if m.Kind != handoff.Admit {
+			return
+		}
+		often = 5
+	default:
+		return
+	}
+	if w.calm || w.r.IntN(1000) >= w.temper.strike*often {
+		return
+	}
+	w.hit(Struck)
+	k := w.r.IntN(10)
+	if _, ok := msg.(handoff.Decision); ok {
+		k += 4
+	}
+	w.after(w.between(0, 2*time.Millisecond), nil, func() { w.blow(k, n, to, ss) })
+}
+
+// blow is what a strike does.
+func (w *world) blow(k int, n, to *sidecar, ss *session) {
+	switch {
+	case k == 0 && n.rank == 0:
+		w.reset(n.g)
+	case k == 1 && n.conn != nil:
+		n.conn.end(nil)
+	case k < 4: // within the sender's group
+		for _, o := range n.all() {
+			if o.ends[0].g == o.ends[1].g {
+				w.cut(o, nil)
+				return
+			}
+		}
+		if c := n.conn; c != nil {
+			c.end(nil)
+		}
+	case k < 6:
+		w.cut(ss, nil)
+	case k < 7:
+		ss.last[0], ss.last[1] = max(ss.last[0], w.now)+3*time.Second, max(ss.last[1], w.now)+3*time.Second
+	case k < 8 && !n.dead:
+		n.crash()
+	case k < 9 && !to.dead:
+		to.restartMover()
+	case k < 11 && to.conn != nil:
+		to.conn.end(nil)
+	case !to.dead:
+		to.crash()
+	}
 }
 
 // fault makes one thing go wrong, somewhere.

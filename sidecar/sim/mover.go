@@ -45,7 +45,7 @@ func (n *sidecar) opened(f machine.OpenLink, life int) {
 		w.after(2*time.Millisecond, n, func() { n.opened(f, life) }) // it waits for the next mover
 		return
 	}
-	if w.chance(w.temper.failing) || life != n.life && w.chance(50) {
+	if w.chance(w.temper.links) || life != n.life && w.chance(50) {
 		w.hit(LinkFails)
 		n.step(machine.Linked{Peer: f.Peer, Err: errors.New("cannot map")})
 		return

@@ -63,9 +63,11 @@ func (n *sidecar) send(f machine.ToPeer) {
 		n.w.hit(Duplicate)
 		n.w.carry(ss, 1-ss.end(n), f.Msg)
 	}
-	if to := ss.ends[1-ss.end(n)]; to.g != n.g && n.w.chance(n.w.temper.replay) {
+	to := ss.ends[1-ss.end(n)]
+	if to.g != n.g && n.w.chance(n.w.temper.replay) {
 		n.w.again(to, n.self, f.Msg, Replayed)
 	}
+	n.w.strike(n, to, ss, f.Msg)
 }
 
 // carry brings a message to an end of a session, after what was sent to it before.
@@ -220,7 +222,8 @@ func (n *sidecar) look() {
 	if w.launched && w.chance(8) {
 		wrong = w.r.IntN(len(w.seats))
 	}
-	var rs []discovery.Record
+	n.misled = wrong >= 0
+	rs := make([]discovery.Record, 0, len(w.seats))
 	for i, s := range w.seats {
 		inc := s.listed
 		if i == wrong {

@@ -18,6 +18,7 @@ type sidecar struct {
 	m      *machine.Machine
 	dead   bool
 	paused time.Duration // it does nothing until then
+	misled bool          // its view of discovery is wrong
 	base   time.Duration // its clock at its birth
 	born   time.Duration
 	ppm    int64         // how much faster its clock runs

@@ -3,8 +3,14 @@ package sim
 import (
 	"bytes"
 	"flag"
+	"math"
+	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/machine"
 )
 
 var (
@@ -25,8 +31,74 @@ func TestSchedules(t *testing.T) {
 		t.Errorf("seed %d: %s\nsee its trace by: go test ./sidecar/sim -run TestSchedules -v -seed=%d", f.Seed, f.What, f.Seed)
 	}
 	t.Log(r)
+	for _, missed := range r.Coverage.Missed(0) { // what cannot happen, and did
+		t.Error(missed)
+	}
 	if r.Admitted < r.Schedules*2 {
 		t.Errorf("%d hand-offs in %d schedules: the worlds have become idle", r.Admitted, r.Schedules)
+	}
+}
+
+// TestNever: every line that says what cannot happen names something, and says why.
+func TestNever(t *testing.T) {
+	lines := 0
+	for line := range strings.Lines(never) {
+		if !strings.HasPrefix(line, "#") {
+			lines++
+		}
+		where, _, _ := strings.Cut(line, ": ")
+		f := strings.Fields(where)
+		for _, state := range strings.Split(f[min(1, len(f)-1)], ",") {
+			for _, in := range strings.Split(f[len(f)-1], ",") {
+				if _, ok := pairNamed(f[0] + " " + state + " " + in); !ok && f[0] != "#" {
+					t.Errorf("%q names %s %s %s, which is no pair", line, f[0], state, in)
+				}
+			}
+		}
+	}
+	if n := len(Never()); n < lines {
+		t.Errorf("%d pairs in %d lines", n, lines)
+	}
+}
+
+func pairNamed(name string) (machine.Pair, bool) {
+	for p := range machine.Pair(machine.NumPairs) {
+		if p.String() == name {
+			return p, true
+		}
+	}
+	return 0, false
+}
+
+// TestSketch: the estimate of distinct hashes is good to a few percent.
+func TestSketch(t *testing.T) {
+	for _, n := range []uint64{0, 1, 1000, 300_000} {
+		var a, b sketch
+		for i := range n {
+			[]*sketch{&a, &b}[i%2].mark(i)
+			a.mark(i / 2)
+		}
+		a.add(&b)
+		if got := a.count(); math.Abs(float64(got)-float64(n)) > 0.04*float64(n) {
+			t.Errorf("%d hashes count as %d", n, got)
+		}
+	}
+}
+
+// TestMoments: what comes first happens first, and at one instant in order.
+func TestMoments(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var h moments
+	for i := range uint32(1000) {
+		h.push(moment{at: time.Duration(r.IntN(50)), seq: i})
+	}
+	last := h.pop()
+	for len(h) > 0 {
+		m := h.pop()
+		if !last.before(&m) {
+			t.Fatalf("%v/%d after %v/%d", m.at, m.seq, last.at, last.seq)
+		}
+		last = m
 	}
 }
 

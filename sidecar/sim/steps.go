@@ -133,6 +133,7 @@ func (e *engine) reserve(d handoff.Decision) {
 		r.Digest = digest(r)
 		r.Fence = e.fence(r.Blocks[r.Cached/blockTokens:], r.Slot, func(c *cell) bool { return c.own == d.N }, dirt)
 		e.reserves[d.N].r = r
+		e.w.checkBrings(e, e.reserves[d.N])
 	}
 	e.conn.say(r)
 }

@@ -78,7 +78,7 @@ func (w *world) request(g *group) {
 	tag := len(w.prompts)
 	w.prompts = append(w.prompts, p)
 	when := w.between(0, 20*time.Millisecond)
-	if w.chance(30) {
+	if w.chance(w.temper.early) {
 		w.prompts[tag].early = true
 		w.announce(g, p.label)
 		when = w.between(0, 2*time.Second)
@@ -181,7 +181,9 @@ func (w *world) levelWeights() {
 		newest = max(newest, g.epoch)
 	}
 	for _, g := range w.groups {
-		w.newWeights(g, newest)
+		if g.epoch < newest {
+			w.newWeights(g, newest)
+		}
 	}
 }
 
@@ -219,7 +221,7 @@ func (w *world) show(m handoff.Manifest, g *group) {
 		return
 	}
 	p := &w.prompts[tag]
-	for range int(p.copies) + w.r.IntN(2) {
+	for range int(p.copies) + w.r.IntN(w.temper.rivals+1) {
 		wait := w.between(0, 30*time.Millisecond)
 		if w.chance(20) {
 			wait = w.between(0, 15*time.Second)

@@ -63,6 +63,11 @@ type temper struct {
 	dup                       int           // percent of messages that come twice
 	replay                    int           // percent of messages between groups that come again, much later
 	lease, hold, margin, keep time.Duration // of sidecars
+	strike                    int           // of a thousand messages that matter, after how many something breaks
+	links                     int           // percent of links that fail
+	rivals                    int           // more importers than copies, at most
+	early                     int           // percent of hand-offs that are announced
+	burst                     int           // more requests than usual
 	failing                   int           // percent of copies, links and mappings that fail
 	fenced                    int           // percent of memory that a step still writes when it is handed out
 	policy                    handoff.WeightsPolicy
