@@ -176,14 +176,11 @@ func (tr *traffic) admitted(ctx context.Context, id handoff.ID) bool {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
-		st, err := tr.w.decode.Leader.Status(ctx)
-		if err == nil && st.Ready {
-			switch i, err := tr.w.decode.Leader.Get(ctx, id); {
-			case errors.Is(err, handoff.ErrUnknown), err == nil && (i.Phase == control.Failing || i.Err != nil):
-				return false
-			case err == nil && i.Phase == control.Admitted:
-				return true
-			}
+		switch i, err := tr.w.decode.Leader.Get(ctx, id); { // ErrNotReady until the group is whole
+		case errors.Is(err, handoff.ErrUnknown), err == nil && (i.Phase == control.Failing || i.Err != nil):
+			return false
+		case err == nil && i.Phase == control.Admitted:
+			return true
 		}
 		select {
 		case <-look.C:

@@ -40,6 +40,7 @@ var table = []entry{
 	{"handoff.not-ready", handoff.ErrNotReady, codes.Unavailable},
 	{"handoff.attached", handoff.ErrAttached, codes.AlreadyExists},
 	{"handoff.attach", handoff.ErrAttach, codes.InvalidArgument},
+	{"handoff.relaunch", handoff.ErrRelaunch, codes.FailedPrecondition},
 	{"handoff.unknown", handoff.ErrUnknown, codes.NotFound},
 	{"handoff.engine", handoff.ErrEngine, codes.Internal},
 	{"handoff.role", handoff.ErrRole, codes.FailedPrecondition},

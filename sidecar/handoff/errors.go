@@ -20,6 +20,7 @@ var (
 	ErrNotReady = errors.New("handoff: group not ready") // no engine, or not every rank, is attached
 	ErrAttached = errors.New("handoff: rank already attached")
 	ErrAttach   = errors.New("handoff: attach refused")
+	ErrRelaunch = errors.New("handoff: relaunch the group") // its ranks hold what cannot be one group any more
 	ErrUnknown  = errors.New("handoff: unknown label or id")
 	ErrEngine   = errors.New("handoff: engine broke the protocol")
 	ErrRole     = errors.New("handoff: not in this role")

@@ -99,11 +99,14 @@ func (v Service) Reset(ctx context.Context) error {
 // Get tells of a hand-off that is held, under way or ended not long ago.
 func (v Service) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
 	var o machine.Outcome
-	var ok bool
-	if err := v.ask(ctx, func() { o, ok = v.s.machine.Get(id) }); err != nil {
+	var ok, ready bool
+	if err := v.ask(ctx, func() { o, ok = v.s.machine.Get(id); ready = v.s.machine.Status().Ready }); err != nil {
 		return control.Info{}, err
 	}
-	if !ok {
+	switch {
+	case !ok && !ready:
+		return control.Info{}, fmt.Errorf("%w: %v is not known, and what the group decided is not known while a rank is missing: ask again", handoff.ErrNotReady, id)
+	case !ok:
 		return control.Info{}, fmt.Errorf("%w: no hand-off %v", handoff.ErrUnknown, id)
 	}
 	return control.Info{ID: o.ID, Role: role(o), Phase: phase(o), Label: o.Label, Attempt: o.Attempt, Copies: o.Copies,

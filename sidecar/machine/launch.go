@@ -95,7 +95,7 @@ func (m *Machine) form() {
 		err = m.agreeWeights(joins)
 	}
 	if err != nil {
-		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: relaunch the group", err)})
+		m.do(CloseEngine{m.engine.session, fmt.Errorf("%w: %w", handoff.ErrRelaunch, err)})
 		return
 	}
 	m.setRoster(joins)

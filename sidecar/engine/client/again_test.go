@@ -215,7 +215,7 @@ func TestRelaunch(t *testing.T) {
 	if err := c.Err(); err != nil {
 		t.Fatalf("a refusal that passes ended the client: %v", err)
 	}
-	hopeless := fmt.Errorf("%w: decision 7 is lost: relaunch the group", handoff.ErrAttach)
+	hopeless := fmt.Errorf("%w: %w: decision 7 is lost", handoff.ErrRelaunch, handoff.ErrAttach)
 	one.refuse.Store(&hopeless)
 	until(t, c, "it gives up", func() bool { return c.Err() != nil })
 	if err := c.Err(); !errors.Is(err, handoff.ErrAttach) || err.Error() != hopeless.Error() {

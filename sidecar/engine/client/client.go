@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -225,13 +224,8 @@ func final(err error) bool {
 	if errors.Is(err, errUnpolled) {
 		return true
 	}
-	return errs.Spoken(err) && (errors.Is(err, handoff.ErrEngine) || errors.Is(err, handoff.ErrModel) ||
-		strings.Contains(err.Error(), relaunch))
+	return errs.Spoken(err) && (errors.Is(err, handoff.ErrRelaunch) || errors.Is(err, handoff.ErrEngine) || errors.Is(err, handoff.ErrModel))
 }
-
-// relaunch is the sidecar's word, under several sentinels, that nothing but a new launch
-// of the group helps.
-const relaunch = "relaunch the group"
 
 func (c *Client) ring() {
 	select {
