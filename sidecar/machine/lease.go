@@ -53,11 +53,14 @@ func (m *Machine) extended(p handoff.Member, e handoff.Extended) {
 	}
 }
 
-// leased gives a rank's pin its hand-off and its own deadline.
+// leased gives a rank's pin its hand-off and its own deadline. Of a pin that the rank freed
+// by itself, because its leader heard of it that late, the leader hears: its lease ends.
 func (m *Machine) leased(l handoff.Leased) {
 	if p := m.pins[l.Pin]; p != nil {
 		p.Leased(l, m.now)
+		return
 	}
+	m.toLeader(handoff.Pinned{Label: l.Label, Pin: handoff.PinInfo{Rank: m.cfg.Self.Rank}})
 }
 
 // extend holds a rank's pin longer. What is not held is not acknowledged: the leader's

@@ -123,3 +123,42 @@ func TestExtendOfNothing(t *testing.T) {
 		t.Errorf("Extend of a stranger: %v", got)
 	}
 }
+
+// A leader that hears of a pin only after its rank freed it by itself starts a lease that
+// nobody covers: the rank's answer to Leased ends it.
+func TestLeaseOfAPinThatIsNoMore(t *testing.T) {
+	w := pair(t, 2, 1)
+	p0, p1 := w.at("p", 0), w.at("p", 1)
+	e := handoff.Export{Label: "r1", Blocks: []int32{0}, Slot: 0, Tokens: 8, Position: 8}
+	var late handoff.PeerMessage
+	w.drop = func(from, _ handoff.Member, msg handoff.PeerMessage) bool {
+		if _, ok := msg.(handoff.Pinned); ok && from == p1.self {
+			late = msg
+			return true
+		}
+		return false
+	}
+	p1.step(FromEngine{p1.eng.session, e})
+	w.run()
+	w.drop = nil
+	w.advance(305 * time.Second)
+	if late == nil || len(p1.m.pins) != 0 {
+		t.Fatalf("after max-hold and the margin: %v, %d pins", late, len(p1.m.pins))
+	}
+	p0.step(FromEngine{p0.eng.session, e})
+	p0.step(FromPeer{p1.self, late})
+	w.run()
+	if len(p0.m.lead.labels) != 0 || len(p0.m.pins) != 0 || p0.refusals("r1") != 1 {
+		t.Errorf("%d labels, %d pins, %d refusals: %+v", len(p0.m.lead.labels), len(p0.m.pins), p0.refusals("r1"), p0.eng.got)
+	}
+}
+
+// refusals counts how often the engine heard that label failed.
+func (n *node) refusals(label string) (c int) {
+	for _, msg := range n.eng.got {
+		if f, ok := msg.(handoff.Failed); ok && f.Label == label {
+			c++
+		}
+	}
+	return c
+}
