@@ -231,6 +231,11 @@ func (w *world) checkRest() {
 		if len(n.tickets) > 0 || len(e.imports) > 0 || len(e.held) > 0 {
 			w.fail("%v is left with %d copies, imports %v, %d decisions", n.self, len(n.tickets), e.imports, len(e.held))
 		}
+		for _, l := range n.links {
+			if l.dead {
+				w.fail("%v keeps a link of a mover that is gone", n.self)
+			}
+		}
 		for i := range e.cells {
 			if c := &e.cells[i]; c.own != 0 {
 				w.fail("engine of %s/%d: cell %d is still held by %x %q", s.g.name, s.rank, i, c.own, c.label)
