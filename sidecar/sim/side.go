@@ -24,7 +24,6 @@ type sidecar struct {
 	ppm    int64         // how much faster its clock runs
 	wake   time.Duration // when it looks at its clock; 0: it does not
 	local  []handoff.PeerMessage
-	busy   bool
 	met    []machine.Pair
 	shape  uint64
 
