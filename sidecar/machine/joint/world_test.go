@@ -171,8 +171,8 @@ func (w *world) check() {
 		for h := range w.mans {
 			for i := range w.ranks(0) {
 				n := w.node(i)
-				if n.eng.alive && w.ghost().told[h]>>i&1 == 1 && !n.eng.holds(h) && lead.m.Leased(labelOf(h), w.now, n.self) {
-					w.fail("%v: the lease of hand-off %d runs, and its memory was given back", n.self, h)
+				if n.eng.alive && w.ghost().told[h]>>i&1 == 1 && (!n.eng.holds(h) || n.eng.letGo[h]) && lead.m.Leased(labelOf(h), w.now, n.self) {
+					w.fail("%v: the lease of hand-off %d runs, and its memory was let go", n.self, h)
 				}
 			}
 		}

@@ -13,9 +13,10 @@ func (s setup) with(change func(*setup)) setup {
 }
 
 const (
-	local  = badCopies | movers | twice | users | forgers | weights // faults that end no session
-	mortal = every                                                  // what dies stays dead: its launch is over
-	alive  = every | comeBack | sessions | weights | forgers        // what dies comes back
+	local  = badCopies | movers | twice                      // faults that end no session
+	words  = users | forgers | weights                       // what is said from outside
+	mortal = every                                           // what dies stays dead: its launch is over
+	alive  = every | comeBack | sessions | weights | forgers // what dies comes back
 )
 
 func cold(s *setup)    { s.cold = true }
@@ -48,14 +49,16 @@ var worlds = []struct {
 	{"1+1 that have not met, a fault", false, one(1, 1, alive|views).with(cold)},
 	{"1+1 announced, a fault", false, one(1, 1, alive|views).with(early)},
 	{"1+1 renewed, a fault", false, one(1, 1, alive).with(renewed)},
+	{"2 renew, two faults", false, one(1, 2, network|delays).with(renewed).with(func(s *setup) { s.src, s.calls = 2, nil })},
 	{"1+1 asked again, a fault", false, one(1, 1, alive).with(func(s *setup) { s.retry = 1 })},
 	{"1+1 two hand-offs, a user or mover", false, one(1, 1, users|movers).with(twoHands)},
 	{"1+1+1 two hand-offs crossed", false, one(1, 0, 0).with(crossed)},
 	{"1+1+1 one copy, a user or mover", false, one(1, 1, users|movers|twice).with(rivals(1, 1))},
 	{"2+2, no fault", false, one(2, 0, 0)},
-	{"2+2, a copy, mover, word, user or trainer", false, one(2, 1, local)},
+	{"2+2, a copy, mover or word", false, one(2, 1, local)},
 	{"2+2, a session ends", false, one(2, 1, breaks)},
-	{"2 read by 1, a copy, mover, word or user", false, one(1, 1, local).with(func(s *setup) { s.src = 2 })},
+	{"2 read by 1, a copy, mover or word", false, one(1, 1, local).with(func(s *setup) { s.src = 2 })},
+	{"2 read by 1, a process dies", false, one(1, 1, processes).with(func(s *setup) { s.src = 2 })},
 	{"3+3, no fault", false, one(3, 0, 0)},
 
 	{"1+1, two faults, deaths last", true, one(1, 2, mortal|views)},
@@ -69,6 +72,7 @@ var worlds = []struct {
 	{"1+1+1 two copies, a fault", true, one(1, 1, alive).with(rivals(1, 2))},
 	{"2 read by 1, a fault", true, one(1, 1, alive).with(func(s *setup) { s.src = 2 })},
 	{"1 read by 2, a fault", true, one(2, 1, alive).with(func(s *setup) { s.src = 1 })},
+	{"2+2, a user, trainer or forger", true, one(2, 1, words)},
 	{"2+2, a process dies for good", true, one(2, 1, processes)},
 	{"2+2, a sidecar restarts", true, one(2, 1, sidecars|comeBack)},
 	{"2+2, an engine's session ends", true, one(2, 1, sessions)},
@@ -78,5 +82,5 @@ var worlds = []struct {
 	{"2+2 two hand-offs, a mover or user", true, one(2, 1, movers|users).with(twoHands)},
 	{"2+2+2 one copy", true, one(2, 0, 0).with(rivals(2, 1))},
 	{"2+2+2 two copies", true, one(2, 0, 0).with(rivals(2, 2))},
-	{"3+3, a copy, word, user or trainer", true, one(3, 1, local&^movers)},
+	{"3+3, a copy, word or forger", true, one(3, 1, badCopies|twice|forgers)},
 }
