@@ -2,6 +2,8 @@ package machine
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -130,5 +132,60 @@ func TestFreedCrossesFull(t *testing.T) {
 	w.run()
 	if r := w.ended(c); r.Err != nil {
 		t.Fatal(r.Err)
+	}
+}
+
+// A link whose opening was under way when the mover died may be the dead mover's: it is
+// closed, and the buffers are asked for anew.
+func TestLinkOfADeadMover(t *testing.T) {
+	w := pair(t, 1, 1)
+	man := w.export("p", "r1", 40)
+	d, p := w.at("d", 0), w.at("p", 0)
+	var card handoff.PeerMessage
+	w.drop = func(_, _ handoff.Member, msg handoff.PeerMessage) bool {
+		if b, ok := msg.(handoff.Buffers); ok {
+			card = b
+			return true
+		}
+		return false
+	}
+	w.importStart("d", man)
+	w.run()
+	var got []string
+	for _, e := range []Event{FromPeer{p.self, card}, LinksLost{}, Linked{Peer: p.self}} {
+		for _, f := range d.m.Step(w.now, e) {
+			switch f := f.(type) {
+			case OpenLink, CloseLink, Pull:
+				got = append(got, fmt.Sprintf("%T", f))
+			case ToPeer:
+				got = append(got, fmt.Sprintf("%T", f.Msg))
+			}
+		}
+	}
+	if want := []string{"machine.OpenLink", "machine.CloseLink", "handoff.WantBuffers"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A leader that cannot know sends a decision again: the rank takes it once, and no
+// session ends over it.
+func TestDecisionIsTakenOnce(t *testing.T) {
+	w := pair(t, 2, 1)
+	man := w.export("p", "r1", 40)
+	p0, p1 := w.at("p", 0), w.at("p", 1)
+	var free handoff.PeerMessage
+	w.drop = func(_, to handoff.Member, msg handoff.PeerMessage) bool {
+		if d, ok := msg.(handoff.Decision); ok && to == p1.self {
+			free = d
+		}
+		return false
+	}
+	w.importStart("d", man)
+	w.run()
+	if free == nil || len(p1.eng.freed) != 1 {
+		t.Fatalf("%v, %d freed", free, len(p1.eng.freed))
+	}
+	if out := p1.m.Step(w.now, FromPeer{p0.self, free}); len(out) != 0 {
+		t.Errorf("taken again: %v", out)
 	}
 }
