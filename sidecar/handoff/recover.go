@@ -62,7 +62,7 @@ func (t Tail) Applied(n uint64) {
 	}
 }
 
-// Join makes one sequence of what the ranks of a group state: decisions low+1 to high,
+// JoinTails makes one sequence of what the ranks of a group state: decisions low+1 to high,
 // which are all that a rank may lack, with older ones that somebody still keeps before
 // them. It fails when a decision is stated by nobody, when two ranks hold different ones
 // under a number, or when the contents of one are gone that a rank may lack: one above
@@ -73,10 +73,10 @@ func JoinTails(tails []Tail, low, high, held uint64) (Tail, error) {
 		for _, d := range t {
 			o, ok := by[d.N]
 			switch {
+			case ok && (o.Kind != d.Kind || o.ID != d.ID || o.Attempt != d.Attempt || o.Label != d.Label || o.Of != d.Of):
+				return nil, fmt.Errorf("%w: two ranks hold different decisions %d", ErrAttach, d.N)
 			case !ok || o.Kind == Reserve && o.Tokens == 0:
 				by[d.N] = d
-			case o.Kind != d.Kind || o.ID != d.ID || o.Attempt != d.Attempt || o.Label != d.Label || o.Of != d.Of:
-				return nil, fmt.Errorf("%w: two ranks hold different decisions %d", ErrAttach, d.N)
 			}
 		}
 	}

@@ -104,6 +104,7 @@ func TestJoinTails(t *testing.T) {
 		"contents that nobody needs":   {[]Tail{append(slices.Clone(free), slim)}, 0, 3, 3, []uint64{1, 2, 3}},
 		"contents are gone":            {[]Tail{append(slices.Clone(free), slim)}, 0, 3, 2, nil},
 		"two decisions under a number": {[]Tail{append(slices.Clone(free), full), append(slices.Clone(free), other)}, 0, 3, 2, nil},
+		"one of them without contents": {[]Tail{append(slices.Clone(free), slim), append(slices.Clone(free), other)}, 0, 3, 2, nil},
 	} {
 		got, err := JoinTails(c.tails, c.low, c.high, c.held)
 		if (err != nil) != (c.want == nil) || err != nil && !errors.Is(err, ErrAttach) {
