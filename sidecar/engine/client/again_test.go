@@ -167,7 +167,7 @@ func TestReplacedSidecar(t *testing.T) {
 		handoff.Announce{Label: "z"}, handoff.AbortImport{Label: "i"})
 	two := serve(t, dir, 2, os.Getpid())
 	want := handoff.Attach{Group: "g", Instance: 5, Ranks: 1, OnDown: handoff.OnDownFail, Pins: []string{"x", "y"}, Imports: []string{"i"},
-		Applied: 1, Held: 2, Decisions: []handoff.Decision{reserve, free}}
+		Applied: 1, Held: 2, Decisions: []handoff.Decision{{N: 1, Kind: handoff.Reserve, Label: "i"}, free}}
 	if a := <-two.attached; !reflect.DeepEqual(a, want) {
 		t.Fatalf("attaches again with %+v, want %+v", a, want)
 	}

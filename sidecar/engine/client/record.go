@@ -22,7 +22,7 @@ type record struct {
 	pins      map[string]bool    // exports that are held
 	announced map[string]bool    // in this session, and not exported
 	imports   map[string]awaited // imports without an end
-	log       []handoff.Decision // held and not settled, or not taken; by number, without gaps
+	log       []handoff.Decision // held and not settled, or not taken; by number, without gaps; of the applied no contents
 	held      uint64             // decisions 1 to held have arrived,
 	taken     uint64             // 1 to taken were handed to the engine,
 	applied   uint64             // 1 to applied it has applied,
@@ -59,6 +59,7 @@ func newRecord(a handoff.Attach, now time.Time) *record {
 	for _, d := range a.Decisions {
 		r.settled = max(r.settled, d.Settled)
 	}
+	handoff.Tail(r.log).Applied(r.applied)
 	return r
 }
 
@@ -126,11 +127,13 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 		if m.N > r.taken || m.N < r.applied {
 			return wrong("it says that %d decisions are applied: it has taken %d and applied %d", m.N, r.taken, r.applied)
 		}
-		for _, d := range r.log[r.after(r.applied):r.after(m.N)] {
+		ds := r.log[r.after(r.applied):r.after(m.N)]
+		for _, d := range ds {
 			if d.Kind == handoff.SetWeightsEpoch {
 				r.weights = d.WeightsEpoch
 			}
 		}
+		handoff.Tail(ds).Applied(m.N)
 		r.applied = m.N
 		r.trim()
 	case handoff.Fenced:

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -48,6 +50,10 @@ func failed(l string) handoff.Failed   { return handoff.Failed{Label: l, Err: ha
 func free(n uint64, l string) decision { return decision{N: n, Kind: handoff.Free, Label: l} }
 
 type decision = handoff.Decision
+
+func reserve(n uint64) decision {
+	return decision{N: n, Kind: handoff.Reserve, Label: fmt.Sprint(n), Tokens: 2, Hashes: []uint64{n}}
+}
 
 func importOf(l string, id uint64) handoff.Import {
 	return handoff.Import{Label: l, Manifest: handoff.Manifest{ID: handoff.ID{N: id}}}
@@ -124,6 +130,8 @@ func TestStatedDecisions(t *testing.T) {
 	stated(t, []course{
 		{"decisions", nil, []any{decision{N: 1}, decision{N: 2}, takes(1), handoff.Applied{N: 1}},
 			handoff.Attach{Applied: 1, Held: 2, Decisions: ds(decision{N: 1}, decision{N: 2})}},
+		{"contents of a Reserve, until it is applied", nil, []any{reserve(1), reserve(2), takes(2), handoff.Applied{N: 1}},
+			handoff.Attach{Applied: 1, Held: 2, Decisions: ds(decision{N: 1, Kind: handoff.Reserve, Label: "1"}, reserve(2))}},
 		{"taken as far as they are held", []string{"refused"}, []any{decision{N: 1}, takes(9), handoff.Applied{N: 1}, handoff.Applied{N: 2}},
 			handoff.Attach{Applied: 1, Held: 1, Decisions: ds(decision{N: 1})}},
 		{"settled", nil, []any{decision{N: 1}, decision{N: 2}, takes(2), handoff.Applied{N: 2}, decision{N: 3, Settled: 2}},
@@ -141,6 +149,24 @@ func TestStatedDecisions(t *testing.T) {
 			takes(2), handoff.Applied{N: 1}}, handoff.Attach{Held: 2, Applied: 1, Model: handoff.ModelIdentity{WeightsEpoch: 7},
 			Decisions: ds(decision{N: 1, Kind: handoff.SetWeightsEpoch, WeightsEpoch: 7}, decision{N: 2, Kind: handoff.SetWeightsEpoch, WeightsEpoch: 8})}},
 	})
+}
+
+// TestStatementFits: what a thousand imports under way make an engine state goes into one
+// message.
+func TestStatementFits(t *testing.T) {
+	r := newRecord(handoff.Attach{}, noon)
+	for n := range uint64(1000) {
+		d := reserve(n + 1)
+		d.Hashes = slices.Repeat([]uint64{1<<63 - 1}, 4096)
+		if err := r.holds(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replay(t, r, takes(1000), handoff.Applied{N: 1000})
+	a := r.state(handoff.Attach{})
+	if _, err := codec.EncodeFromEngine(a); err != nil || len(a.Decisions) != 1000 {
+		t.Errorf("%d decisions: %v", len(a.Decisions), err)
+	}
 }
 
 // TestRecordGoesOn: an engine that states an earlier client's sessions has its decisions.

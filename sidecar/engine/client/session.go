@@ -72,7 +72,7 @@ func (c *Client) attach(ctx context.Context) (*session, error) {
 // introduce says who this rank is and what it holds. Messages go out directly: nothing
 // else may come before the sidecar has mapped the buffers.
 func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.Attach, fenced uint64) error {
-	p, err := encodeAttach(state)
+	p, err := codec.EncodeFromEngine(state)
 	if err != nil {
 		return err
 	}
@@ -117,21 +117,6 @@ func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.
 		return s.say(handoff.Fenced{N: fenced})
 	}
 	return nil
-}
-
-// encodeAttach leaves out applied decisions that would make the message too long: a
-// leader that lacks one says so.
-func encodeAttach(a handoff.Attach) (*enginev1.FromEngine, error) {
-	p, err := codec.EncodeFromEngine(a)
-	if !errors.Is(err, handoff.ErrBound) {
-		return p, err
-	}
-	i := slices.IndexFunc(a.Decisions, func(d handoff.Decision) bool { return d.N > a.Applied })
-	if i < 0 {
-		i = len(a.Decisions)
-	}
-	a.Decisions = a.Decisions[i:]
-	return codec.EncodeFromEngine(a)
 }
 
 // say sends one message while no writer runs.
