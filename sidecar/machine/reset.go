@@ -43,13 +43,13 @@ func (m *Machine) unquiet() (why []string) {
 	if n := m.openTickets(); n > 0 {
 		why = append(why, fmt.Sprintf("%d copies are open on rank 0", n))
 	}
-	if l := m.lead.launch; l != nil {
-		if m.lead.roster == nil {
-			why = append(why, fmt.Sprintf("not every rank is here, and %d decisions wait for that", len(l.owed)))
-		}
-		if late := l.seq.Behind(); len(late) > 0 {
-			why = append(why, fmt.Sprintf("ranks %v have not applied every decision", late))
-		}
+	switch l := m.lead.launch; {
+	case l == nil:
+		why = append(why, "not every rank is here, and what they hold is not known before")
+	case m.lead.roster == nil:
+		why = append(why, fmt.Sprintf("not every rank is here, and %d decisions wait for that", len(l.owed)))
+	case len(l.seq.Behind()) > 0:
+		why = append(why, fmt.Sprintf("ranks %v have not applied every decision", l.seq.Behind()))
 	}
 	if n := len(why) - maxReasons; n > 0 {
 		why = append(slices.Clip(why[:maxReasons]), fmt.Sprintf("and %d more", n))
