@@ -60,6 +60,14 @@ func TestBuffersNeedAPin(t *testing.T) {
 			t.Errorf("rank %d: who names its pin is not given the buffers", rank)
 		}
 	}
+	late := w.at("p", 1)
+	pin := late.pinOf("r1")
+	now := w.now
+	w.now = late.m.pins[pin].Deadline // and no tick has come
+	if _, shared := late.told(stranger, handoff.WantBuffers{Pin: pin}); shared {
+		t.Error("buffers by a pin whose deadline has come")
+	}
+	w.now = now
 	w.at("p", 0).step(FromEngine{w.at("p", 0).eng.session, handoff.ReleaseExport{Label: "r1"}})
 	w.run()
 	if _, shared := w.at("p", 0).told(stranger, handoff.WantBuffers{}); shared {

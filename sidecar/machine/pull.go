@@ -119,7 +119,7 @@ func (m *Machine) wantBuffers(p handoff.Member, w handoff.WantBuffers) {
 		m.do(ToPeer{p, handoff.Buffers{Why: "no engine is attached"}})
 		return
 	}
-	if m.pins[w.Pin] == nil {
+	if pin := m.pins[w.Pin]; pin == nil || pin.Deadline <= m.now {
 		m.refuse(p, w, NotHeld)
 		m.do(ToPeer{p, handoff.Buffers{Why: "the pin that was named is not held"}})
 		return
