@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -187,5 +188,38 @@ func TestDecisionIsTakenOnce(t *testing.T) {
 	}
 	if out := p1.m.Step(w.now, FromPeer{p0.self, free}); len(out) != 0 {
 		t.Errorf("taken again: %v", out)
+	}
+}
+
+// What was planned with a process that is gone is not kept for ever: its session ends
+// before discovery drops it, or after.
+func TestGoneGroupsAreForgotten(t *testing.T) {
+	for _, first := range []string{"session", "record"} {
+		w := pair(t, 1, 1)
+		d, p := w.at("d", 0), w.at("p", 0)
+		w.importStart("d", w.export("p", "r1", 40))
+		w.run()
+		cut := func() { w.cut(d.self, p.self); w.run() }
+		hide := func() {
+			w.records = slices.DeleteFunc(w.records, func(r discovery.Record) bool { return r.Group == "p" })
+			d.step(Found{slices.Clone(w.records)})
+			w.run()
+		}
+		if len(d.m.lead.groups) != 1 {
+			t.Fatalf("%d groups", len(d.m.lead.groups))
+		}
+		if first == "session" {
+			cut()
+			hide()
+		} else {
+			hide()
+			if len(d.m.lead.groups) != 1 {
+				t.Error("a group with a session is forgotten")
+			}
+			cut()
+		}
+		if len(d.m.lead.groups) != 0 {
+			t.Errorf("%s ended first: %d groups are kept", first, len(d.m.lead.groups))
+		}
 	}
 }

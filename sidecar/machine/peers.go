@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,8 +53,17 @@ func (m *Machine) found(rs []discovery.Record) {
 	}
 	m.failReplaced()
 	if m.leads() {
+		m.forgetGroups()
 		m.findSources()
 	}
+}
+
+// forgetGroups forgets the geometries of processes that are gone: without a session, not
+// shown, and nothing is imported from them.
+func (m *Machine) forgetGroups() {
+	maps.DeleteFunc(m.lead.groups, func(p handoff.Member, _ *sourceGroup) bool {
+		return !m.up(p) && !m.listed(p) && !slices.ContainsFunc(m.lead.imports, func(i *importing) bool { return i.Source == p })
+	})
 }
 
 // failReplaced fails what waits for a link to a process that another has replaced: it is
