@@ -4,11 +4,14 @@
 // out in order; Next is the earliest deadline. No I/O, no clock, no goroutine, no
 // lock: package loop drives it for real, a simulation drives many.
 //
-// The files follow the roles: engine.go (the attached rank), launch.go (roster and the
-// group's sequence), group.go (who may say what, and a rank under its leader), export.go,
-// lease.go and offer.go (source side: pins, leases, answers to importers), importer.go and
-// queue.go and outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go and fence.go
-// (a rank's share of an import, and its memory), weights.go and reset.go, peers.go (sessions and links).
+// The files follow the roles: engine.go and attach.go (the attached rank, and what it
+// states), launch.go and recover.go (roster, the group's sequence, and what is left of a
+// leader before), group.go (who may say what, and a rank under its leader), export.go,
+// lease.go and offer.go (source side: pins, leases, answers to importers), importer.go,
+// queue.go and outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go
+// and fence.go (a rank's share of an import, and its memory), weights.go and reset.go,
+// peers.go (sessions and links). meets.go, meetings.go and load.go only look: they are for
+// simulations and tests.
 package machine
 
 import (
