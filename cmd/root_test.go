@@ -13,47 +13,53 @@ import (
 	"github.com/batonkv/baton/cmd/config"
 )
 
+// calls are command lines, what they end with and what they say.
+var calls = []struct {
+	args   string
+	code   int
+	stdout string
+	stderr []string
+}{
+	{"version", 0, "baton ", nil},
+	{"--help", 0, "Usage:", nil},
+	{"completion bash", 0, "bash completion", nil},
+	{"certs", 0, "Usage:", nil},
+	{"certs leef", 2, "", []string{`unknown command "leef" for "baton certs": did you mean "leaf"?`}},
+	{"verison", 2, "", []string{`baton: unknown command "verison" for "baton": did you mean "version"?`, "hint: "}},
+	{"zzzzzzzzz", 2, "", []string{`unknown command "zzzzzzzzz"`}},
+	{"version --log-levle info", 2, "", []string{`unknown flag --log-levle for "baton version": did you mean "--log-level"?`}},
+	{"version --log-level loud", 2, "", []string{`log-level: "loud": want one of debug, info, warn, error`}},
+	{"version --log-format jsno", 2, "", []string{`did you mean "json"?`}},
+	{"version please", 2, "", []string{`unexpected word "please"`}},
+	{"help version", 0, "Print the version", nil},
+	{"help", 0, "Usage:", nil},
+	{"help verison", 2, "", []string{`unknown command "verison" for "baton": did you mean "version"?`}},
+	{"help certs leef", 2, "", []string{`unknown command "leef"`, `"leaf"`}},
+	{"dev --seed x", 2, "", []string{`--seed: "x": want a whole number from 0`}},
+	{"dev --block 99999999999", 2, "", []string{`--block: "99999999999": too large`}},
+	{"dev --block 65536", 2, "", []string{"--block 65536: want 1 to 1024"}},
+	{"dev --disagg-kv-transport-backend nixl", 2, "", []string{`"nixl"`}},
+	{"demo --deadline 5", 2, "", []string{`--deadline: "5": want a duration such as 30s`}},
+	{"demo --deadline 5ms", 2, "", []string{`--deadline 5ms: want 100ms`}},
+	{"demo --new 4097", 2, "", []string{`--new 4097: want 1 to 4096`}},
+	{"demo --inference-shards tp=1,role=prefill", 2, "", []string{"a prefill and a decode group"}},
+	{"sidecar --rank x", 2, "", []string{`--rank: "x": want a whole number`}},
+	{"bench --row nope", 2, "", []string{`--row "nope"`, "shm, plan"}},
+	{"bench sim --minutes -1", 2, "", []string{"--minutes -1: want 0"}},
+	{"bench sim --minutes NaN", 2, "", []string{"--minutes NaN: want 0"}},
+	{"bench sim --keep-going -1", 2, "", []string{"--keep-going -1: want 0 or more"}},
+	{"bench sim --schedules 20 --seed 7", 0, "20 schedules in", nil},
+	{"bench sim --seed 7 --trace", 0, "group p1 is LAUNCHED", nil},
+	{"bench sim --seed 7 --trace", 0, "seed 7: every promise was kept", nil},
+	{"bench --row [", 2, "", []string{`--row "["`}},
+	{"plan --model a --boxes b", 2, "", []string{"--model and --boxes"}},
+	{"plan --boxes b --from tp=1", 2, "", []string{"--boxes and --from"}},
+	{"version -x", 2, "", []string{"unknown shorthand flag"}},
+	{"version --log-level", 2, "", []string{"flag needs an argument"}},
+}
+
 func TestExecute(t *testing.T) {
-	for _, c := range []struct {
-		args   string
-		code   int
-		stdout string
-		stderr []string
-	}{
-		{"version", 0, "baton ", nil},
-		{"--help", 0, "Usage:", nil},
-		{"completion bash", 0, "bash completion", nil},
-		{"certs", 0, "Usage:", nil},
-		{"certs leef", 2, "", []string{`unknown command "leef" for "baton certs": did you mean "leaf"?`}},
-		{"verison", 2, "", []string{`baton: unknown command "verison" for "baton": did you mean "version"?`, "hint: "}},
-		{"zzzzzzzzz", 2, "", []string{`unknown command "zzzzzzzzz"`}},
-		{"version --log-levle info", 2, "", []string{`unknown flag --log-levle for "baton version": did you mean "--log-level"?`}},
-		{"version --log-level loud", 2, "", []string{`log-level: "loud": want one of debug, info, warn, error`}},
-		{"version --log-format jsno", 2, "", []string{`did you mean "json"?`}},
-		{"version please", 2, "", []string{`unexpected word "please"`}},
-		{"help version", 0, "Print the version", nil},
-		{"help", 0, "Usage:", nil},
-		{"help verison", 2, "", []string{`unknown command "verison" for "baton": did you mean "version"?`}},
-		{"help certs leef", 2, "", []string{`unknown command "leef"`, `"leaf"`}},
-		{"dev --seed x", 2, "", []string{`--seed: "x": want a whole number from 0`}},
-		{"dev --block 99999999999", 2, "", []string{`--block: "99999999999": too large`}},
-		{"dev --block 65536", 2, "", []string{"--block 65536: want 1 to 1024"}},
-		{"dev --disagg-kv-transport-backend nixl", 2, "", []string{`"nixl"`}},
-		{"demo --deadline 5", 2, "", []string{`--deadline: "5": want a duration such as 30s`}},
-		{"demo --deadline 5ms", 2, "", []string{`--deadline 5ms: want 100ms`}},
-		{"demo --new 4097", 2, "", []string{`--new 4097: want 1 to 4096`}},
-		{"demo --inference-shards tp=1,role=prefill", 2, "", []string{"a prefill and a decode group"}},
-		{"sidecar --rank x", 2, "", []string{`--rank: "x": want a whole number`}},
-		{"bench --row nope", 2, "", []string{`--row "nope"`, "shm, plan"}},
-		{"bench sim --minutes -1", 2, "", []string{"--minutes -1: want 0"}},
-		{"bench sim --schedules 20 --seed 7", 0, "20 schedules in", nil},
-		{"bench sim --seed 7 --trace", 0, "group p1 is LAUNCHED", nil},
-		{"bench --row [", 2, "", []string{`--row "["`}},
-		{"plan --model a --boxes b", 2, "", []string{"--model and --boxes"}},
-		{"plan --boxes b --from tp=1", 2, "", []string{"--boxes and --from"}},
-		{"version -x", 2, "", []string{"unknown shorthand flag"}},
-		{"version --log-level", 2, "", []string{"flag needs an argument"}},
-	} {
+	for _, c := range calls {
 		t.Run(c.args, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
 			if code := Execute(strings.Fields(c.args), &stdout, &stderr); code != c.code {

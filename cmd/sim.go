@@ -9,6 +9,9 @@ import (
 	"github.com/batonkv/baton/sidecar/sim"
 )
 
+// maxMinutes is a week.
+const maxMinutes = 60 * 24 * 7
+
 func newSimCmd() *cobra.Command {
 	var (
 		o       sim.Options
@@ -28,14 +31,17 @@ seed, and --trace shows what happened in it.`,
   baton bench sim --seed 4711 --trace`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if trace {
+			switch {
+			case !(minutes >= 0 && minutes <= maxMinutes): // NaN too
+				return &UsageError{Why: fmt.Sprintf("--minutes %v: want 0 to %d", minutes, maxMinutes)}
+			case o.Keep < 0:
+				return &UsageError{Why: fmt.Sprintf("--keep-going %d: want 0 or more", o.Keep)}
+			case trace:
 				if bad := sim.Replay(o.Seed, cmd.OutOrStdout()); bad != "" {
 					return fmt.Errorf("seed %d: %s", o.Seed, bad)
 				}
-				return nil
-			}
-			if minutes < 0 || minutes > 60*24*7 {
-				return &UsageError{Why: fmt.Sprintf("--minutes %v: want 0 to %d", minutes, 60*24*7)}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "seed %d: every promise was kept\n", o.Seed)
+				return err
 			}
 			o.Limit = time.Duration(minutes * float64(time.Minute))
 			if o.Schedules == 0 && o.Limit == 0 {
