@@ -62,7 +62,7 @@ otherwise than it may.`,
 	fs.StringVar(&shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode+tp=2,role=decode", "`groups` tp=N,role=prefill|decode[,dp=N], joined by +")
 	fs.StringVar(&model, "model", "hybrid", "what state a request has: hybrid (KV, convolution windows, recurrent state) or attention")
 	fs.IntVar(&o.Requests, "requests", 1000, "how many requests")
-	fs.IntVar(&o.AtOnce, "at-once", 0, "how many of them at once; 0: all")
+	fs.IntVar(&o.AtOnce, "at-once", 0, fmt.Sprintf("how many of them at once; 0: all, %d at most", load.DefaultAtOnce))
 	fs.Uint64Var(&o.Seed, "seed", 0, "seed of the requests; 0 takes a random one and prints it")
 	fs.IntVar(&o.KillMovers, "kill-movers", 0, "kill -9 so many movers while requests run")
 	fs.IntVar(&o.KillSidecars, "kill-sidecars", 0, "kill -9 so many sidecars too; they are started again, and requests under way may fail")

@@ -9,14 +9,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
 )
 
 // kills says what was killed and what that cost. Caller holds mu.
 func (d *driver) kills() string {
-	line := fmt.Sprintf(", %d movers killed, %d imports tried again", d.killed, d.retried)
+	line := fmt.Sprintf(", %d of %d movers killed, %d imports tried again", d.killed, d.opt.KillMovers, d.retried)
 	if d.opt.KillSidecars > 0 {
-		line += fmt.Sprintf(", %d sidecars killed, %d requests cut by that", d.ended, d.cut)
+		line += fmt.Sprintf(", %d of %d sidecars killed, %d requests cut by that", d.ended, d.opt.KillSidecars, d.cut)
 	}
 	return line
 }
@@ -55,12 +56,16 @@ func (d *driver) killMover(ctx context.Context, g *group, rank int32) error {
 		return err
 	}
 	defer c.Close()
-	st, err := c.Status(ctx)
-	if err != nil {
+	var st control.Status
+	var asked error
+	if err := d.until(ctx, func() bool { // the last one's successor may be starting
+		st, asked = c.Status(ctx)
+		return asked != nil || st.MoverPID != 0
+	}); err != nil {
 		return err
 	}
-	if st.MoverPID == 0 {
-		return nil // the last one's successor is starting
+	if asked != nil {
+		return asked
 	}
 	if err := unix.Kill(int(st.MoverPID), unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err

@@ -30,7 +30,7 @@ type Options struct {
 	Dev      dev.Options // Groups, Binary, Stderr, log; Engine is set here
 	Model    engine.Model
 	Requests int
-	AtOnce   int // requests that run at once; 0: all
+	AtOnce   int // requests that run at once; 0: all, DefaultAtOnce at most
 	Seed     uint64
 	// KillSidecars kills -9 so many sidecars too, which are started again: requests under
 	// way may end by any error then, but nothing may be wrong, nothing held, and later ones go.
@@ -53,9 +53,22 @@ const maxImports = 24
 
 const maxRequests = 1 << 20
 
+// DefaultAtOnce is how many requests a slow machine ends within the deadline of one.
+const DefaultAtOnce = 1000
+
+// maxAtOnce keeps what requests ask for below the 4096 labels that a sidecar holds.
+const maxAtOnce = 2000
+
+// The longest prompt fits into half of minBlocks, and what fits nowhere is longer than that
+// half: 10 tokens for each block, which engine.MaxTokens bounds.
+const (
+	minBlocks, maxBlocks = 32, 1536
+	minSlots, maxSlots   = 1, 4096
+)
+
 func (o Options) defaults() Options {
 	if o.AtOnce == 0 {
-		o.AtOnce = o.Requests
+		o.AtOnce = min(o.Requests, DefaultAtOnce)
 	}
 	if o.Blocks == 0 {
 		o.Blocks = DefaultBlocks
@@ -85,8 +98,12 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --inference-shards: want a prefill and a decode group, such as tp=2,role=prefill+tp=1,role=decode", ErrOptions)
 	case o.Requests < 1 || o.Requests > maxRequests:
 		return fmt.Errorf("%w: --requests %d: want 1 to %d", ErrOptions, o.Requests, maxRequests)
-	case o.AtOnce < 1:
-		return fmt.Errorf("%w: --at-once %d: want 1 or more, or 0 for all", ErrOptions, o.AtOnce)
+	case o.AtOnce < 1 || o.AtOnce > maxAtOnce:
+		return fmt.Errorf("%w: --at-once %d: want 1 to %d, or 0 for all, %d at most", ErrOptions, o.AtOnce, maxAtOnce, DefaultAtOnce)
+	case o.Blocks < minBlocks || o.Blocks > maxBlocks:
+		return fmt.Errorf("%w: --blocks %d: want %d to %d", ErrOptions, o.Blocks, minBlocks, maxBlocks)
+	case o.Slots < minSlots || o.Slots > maxSlots:
+		return fmt.Errorf("%w: --slots %d: want %d to %d", ErrOptions, o.Slots, minSlots, maxSlots)
 	case o.KillMovers < 0 || o.KillSidecars < 0 || o.KillMovers+o.KillSidecars > o.Requests:
 		return fmt.Errorf("%w: --kill-movers %d, --kill-sidecars %d: want 0 to the number of requests in all", ErrOptions, o.KillMovers, o.KillSidecars)
 	case o.Model != engine.Attention && o.Model != engine.Hybrid:
