@@ -92,7 +92,8 @@ func newDevCmd() *cobra.Command {
 		Short: "Bring a whole Baton up on this machine, until Ctrl-C",
 		Long: `Bring a whole Baton up on this machine: etcd and NATS in this process, and for each
 rank a sidecar, its mover and a rank of the reference engine as processes of their own.
-It stays up until Ctrl-C, and no process outlives it.`,
+It stays up until Ctrl-C, and no process outlives it. A sidecar or mover that dies is
+started again; when an engine dies all of it ends, and says which.`,
 		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -29,6 +29,8 @@ func (c *Cluster) attend(g *Running, rank int32, child *lifeline.Child) {
 			c.tell(fmt.Errorf("%s was started again: %w", name, err))
 			return
 		}
+		r := c.Sidecar(g, rank)
+		c.opt.Progress(fmt.Sprintf("%s is up again: %s, pid %d, metrics %s, mover %d", name, r.Addr, r.PID, r.Metrics, r.MoverPID))
 		child = next
 	}
 }
