@@ -106,6 +106,6 @@ func TestResetWithoutRoster(t *testing.T) {
 	if err := w.ended(w.reset("d", 0)).Err; !errors.Is(err, handoff.ErrQuiet) || !strings.Contains(err.Error(), "on ranks [1]") {
 		t.Errorf("recovered: %v", err)
 	}
-	d = w.start(w.end("d", 0))
+	w.start(w.end("d", 0))
 	quiet("the leader's second life")
 }
