@@ -120,7 +120,7 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 		m.refuse(p, msg, NotMember)
 		return
 	}
-	if m.lead.roster == nil {
+	if !m.rostered(p.Rank) {
 		m.refuse(p, msg, NotReady)
 		if pin, ok := msg.(handoff.Pinned); ok {
 			m.do(ToPeer{p, handoff.Unpin{Pin: pin.Pin.Pin}}) // no lease will cover it

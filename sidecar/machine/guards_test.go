@@ -131,3 +131,36 @@ func TestGuards(t *testing.T) {
 		t.Fatalf("what was under way did not survive it: %v", r.Err)
 	}
 }
+
+// A rank that this launch has not, of a launch of more ranks, ends nothing of it, and none
+// of its words is taken.
+func TestRankOfALargerLaunch(t *testing.T) {
+	w := pair(t, 2, 1)
+	man := w.export("p", "r1", 40)
+	w.run()
+	p := w.at("p", 0)
+	stray := handoff.Member{Group: "p", Rank: 5, Incarnation: 9}
+	a := w.at("p", 1).eng.attach
+	a.Instance, a.Rank, a.Ranks, a.Shards = a.Instance+1, 5, 8, slices.Clone(a.Shards)
+	for i := range a.Shards {
+		a.Shards[i].Rank = 5
+	}
+	p.step(PeerUp{stray})
+	p.step(FromPeer{stray, handoff.Join{Attach: a}})
+	if j := p.m.lead.joins[5]; j.from != stray {
+		t.Fatalf("joined: %+v", p.refused)
+	}
+	was := len(p.refused)
+	for _, msg := range []handoff.PeerMessage{handoff.Pinned{Label: "x", Pin: handoff.PinInfo{Rank: 5, Pin: 7}}, handoff.RankHeld{N: 1}, handoff.RankApplied{N: 1}} {
+		p.step(FromPeer{stray, msg})
+	}
+	if len(p.refused) != was+3 {
+		t.Errorf("refused %+v", p.refused[was:])
+	}
+	p.step(PeerDown{Peer: stray})
+	c := w.importStart("d", man)
+	w.run()
+	if err := w.ended(c).Err; err != nil {
+		t.Errorf("the hand-off of the launch that stands: %v", err)
+	}
+}

@@ -52,11 +52,19 @@ func (m *Machine) join(p handoff.Member, j handoff.Join) {
 	if o, ok := m.lead.joins[p.Rank]; ok && o.from != p {
 		m.do(ClosePeer{o.from})
 	}
+	m.lead.joins[p.Rank] = join{from: p, Join: j, fresh: true}
 	if m.lead.roster != nil {
+		if !m.rostered(p.Rank) {
+			return // of another launch, of more ranks: this one stands without it
+		}
 		m.breakRoster(fmt.Errorf("%w: rank %d joined anew", handoff.ErrNotReady, p.Rank))
 	}
-	m.lead.joins[p.Rank] = join{from: p, Join: j, fresh: true}
 	m.form()
+}
+
+// rostered reports whether the roster stands and has a rank r.
+func (m *Machine) rostered(r layout.Rank) bool {
+	return m.lead.roster != nil && int(r) < len(m.lead.roster.Members)
 }
 
 // shows reports whether discovery shows p for its rank, or nobody while no other is here.
@@ -187,7 +195,7 @@ func (m *Machine) memberDown(p handoff.Member) {
 	}
 	delete(m.lead.joins, p.Rank)
 	why := fmt.Errorf("%w: rank %d of group %s left", handoff.ErrEngine, p.Rank, p.Group)
-	if m.lead.roster != nil {
+	if m.rostered(p.Rank) {
 		m.breakRoster(why)
 	}
 	if p == m.cfg.Self {

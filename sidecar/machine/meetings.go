@@ -134,12 +134,12 @@ func (m *Machine) meetsLeader(msg handoff.PeerMessage, dst []Pair) []Pair {
 // meetsRank is a rank's word at its leader.
 func (m *Machine) meetsRank(p handoff.Member, msg handoff.PeerMessage, dst []Pair) []Pair {
 	if _, ok := msg.(handoff.Join); ok {
-		if m.lead.roster != nil {
+		if m.rostered(p.Rank) {
 			dst = m.meetsBreak(dst)
 		}
 		return append(dst, pairOf(launchHalf, m.launchState(), inJoin))
 	}
-	if m.lead.joins[p.Rank].from != p || m.lead.roster == nil {
+	if m.lead.joins[p.Rank].from != p || !m.rostered(p.Rank) {
 		return dst
 	}
 	switch msg := msg.(type) {
@@ -181,7 +181,10 @@ func (m *Machine) meetsPeerDown(p handoff.Member, dst []Pair) []Pair {
 		}
 	}
 	if m.leads() && m.lead.joins[p.Rank].from == p {
-		dst = append(m.meetsBreak(dst), pairOf(launchHalf, m.launchState(), inMemberDown))
+		if m.rostered(p.Rank) {
+			dst = m.meetsBreak(dst)
+		}
+		dst = append(dst, pairOf(launchHalf, m.launchState(), inMemberDown))
 	}
 	return dst
 }
