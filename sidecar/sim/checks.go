@@ -33,7 +33,7 @@ func newBook() book {
 	return book{read: map[proof]bool{}, proved: map[proof]bool{}, consumed: map[claim]bool{}, spent: map[handoff.ID]int32{}, admits: map[handoff.ID][]claim{}}
 }
 
-// claimOf is the claim that a decision of this rank's group is about. The leader that
+// claims are those that a decision of this rank's group may be about: the leader that
 // asked may be an earlier life than the one that decides.
 func (w *world) claims(d handoff.Decision, g *group) (out []claim) {
 	for i := len(w.lives); i > 0; i-- {
@@ -44,18 +44,10 @@ func (w *world) claims(d handoff.Decision, g *group) (out []claim) {
 	return out
 }
 
-// read notes a good copy.
-func (n *sidecar) bookOf(t *ticket) (handoff.Decision, bool) {
-	r := t.into.reserves[t.own]
-	if r == nil {
-		return handoff.Decision{}, false
-	}
-	return r.d, true
-}
-
+// read notes a good copy, while its engine knows the Reserve that it is for.
 func (w *world) read(n *sidecar, t *ticket) {
-	if d, ok := n.bookOf(t); ok {
-		w.book.read[proof{claim{id: d.ID, attempt: d.Attempt}, n.self.Incarnation, t.p.Peer.Incarnation}] = true
+	if r := t.into.reserves[t.own]; r != nil {
+		w.book.read[proof{claim{id: r.d.ID, attempt: r.d.Attempt}, n.self.Incarnation, t.p.Peer.Incarnation}] = true
 	}
 }
 
