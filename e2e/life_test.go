@@ -187,25 +187,32 @@ func TestTreeEnds(t *testing.T) {
 	}
 }
 
-// TestDevTellsOfDeaths: dev starts a sidecar again that dies, and ends with everything
-// when an engine does; it says which. A mover is its sidecar's and comes back.
+// TestDevTellsOfDeaths: dev starts a sidecar again that dies, also while it starts, and ends
+// with everything when an engine does; it says which. A mover is its sidecar's and comes back.
 func TestDevTellsOfDeaths(t *testing.T) {
 	dir := filepath.Join(tmp, "d")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	tr := grow(t, dir, "up; Ctrl-C", "dev", "--inference-shards=tp=1,role=prefill+tp=1,role=decode")
-	sidecars := func() (n int) {
+	sidecars := func() (pids []int) {
 		for _, pid := range children(tr.cmd.Process.Pid) {
 			if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(b), "\x00sidecar\x00") {
-				n++
+				pids = append(pids, pid)
 			}
 		}
-		return n
+		return pids
 	}
 	tr.kinds["sidecar"][0].signal(t, unix.SIGKILL)
 	tr.kinds["sidecar"][0].gone(t, "sidecar")
-	eventually(t, "dev starts the sidecar again", func() bool { return sidecars() == 2 })
+	was := tr.kinds["sidecar"][1].pid
+	for range 3 { // killed as soon as it is seen
+		eventually(t, "dev starts the sidecar again", func() bool {
+			now := slices.DeleteFunc(sidecars(), func(pid int) bool { return pid == was })
+			return len(now) == 1 && unix.Kill(now[0], unix.SIGKILL) == nil
+		})
+	}
+	eventually(t, "the sidecar is up again", func() bool { return strings.Contains(tr.out.String(), "is up again") && len(sidecars()) == 2 })
 	if said := tr.out.String(); !strings.Contains(said, "ended by itself (signal: killed): starting it again") {
 		t.Errorf("dev does not say that a sidecar died:\n%s", said)
 	}

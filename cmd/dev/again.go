@@ -2,8 +2,11 @@ package dev
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/batonkv/baton/lifeline"
@@ -38,21 +41,38 @@ func (c *Cluster) attend(g *Running, rank int32, child *lifeline.Child) {
 // againLimit bounds the start of a sidecar in a dead one's place.
 const againLimit = 30 * time.Second
 
+// again starts a sidecar until one is ready: one that is killed while it starts is like
+// one that is killed later. One that ends by itself would end again.
 func (c *Cluster) again(g *Running, rank int32, addr string) (*lifeline.Child, error) {
-	child, err := c.start("sidecar", "--config", filepath.Join(c.rankDir(g.Group, rank), sidecarConfig), "--listen", addr)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), againLimit)
 	defer cancel()
+	var child *lifeline.Child
 	var ready SidecarReady
-	if err := child.AwaitReady(ctx, &ready); err != nil {
-		return nil, err
+	for {
+		var err error
+		if child, err = c.start("sidecar", "--config", filepath.Join(c.rankDir(g.Group, rank), sidecarConfig), "--listen", addr); err != nil {
+			return nil, err
+		}
+		if err = child.AwaitReady(ctx, &ready); err == nil {
+			break
+		}
+		if ctx.Err() != nil || c.ends() || !killed(child.Err()) {
+			return nil, err
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g.Ranks[rank].Sidecar, g.Ranks[rank].sidecar = ready, child
 	return child, nil
+}
+
+func killed(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
 }
 
 // KillSidecar ends a rank's sidecar by SIGKILL and returns what the one in its place says.
