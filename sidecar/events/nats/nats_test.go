@@ -328,11 +328,12 @@ func TestConfigCheck(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+	missing := filepath.Join(t.TempDir(), "missing")
 	for field, breakIt := range map[string]func(*Config){
 		"urls: none":  func(c *Config) { c.URLs = nil },
-		"nkey-seed":   func(c *Config) { c.NKeySeed = "/nonexistent" },
-		"credentials": func(c *Config) { c.Credentials = "/nonexistent" },
-		"tls: ":       func(c *Config) { c.TLS.CA = "/nonexistent" },
+		"nkey-seed":   func(c *Config) { c.NKeySeed = missing },
+		"credentials": func(c *Config) { c.Credentials = missing },
+		"tls: ":       func(c *Config) { c.TLS.CA = missing },
 	} {
 		c := config("nats://h:1")
 		breakIt(&c)
