@@ -173,7 +173,9 @@ func (r *Rank) hear(m handoff.ToEngine) {
 	case handoff.UnpinExport:
 		r.letGo(m.Label)
 	case handoff.Failed:
-		r.letGo(m.Label) // an export that this rank's sidecar did not pin
+		if !errors.Is(m.Err, handoff.ErrGone) { // else Free is on its way, and the label may be in use anew
+			r.letGo(m.Label) // an export that this rank's sidecar did not pin
+		}
 	}
 }
 

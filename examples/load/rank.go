@@ -165,7 +165,9 @@ func (r *Rank) hear(m handoff.ToEngine) {
 	case handoff.UnpinExport:
 		label = m.Label
 	case handoff.Failed:
-		label = m.Label
+		if !errors.Is(m.Err, handoff.ErrGone) { // else Free is on its way, and the label may be in use anew
+			label = m.Label
+		}
 	}
 	if r.exports[label] != nil {
 		r.letGo = append(r.letGo, label)

@@ -120,14 +120,14 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: group %s has the role decode: it exports nothing", handoff.ErrRole, m.cfg.Self.Group)
 	case e.Label == "":
 		return fmt.Errorf("%w: export without a label", handoff.ErrEngine)
+	case m.engine.freeing[e.Label] > 0: // before all else: Free, on its way, is about this export too, and ends it
+		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
 	case e.Tokens < 1 || int64(len(e.Blocks)) < int64(need):
 		return fmt.Errorf("%w: export of %q: %d tokens need %d blocks, %d are given", handoff.ErrEngine, e.Label, e.Tokens, need, len(e.Blocks))
 	case e.Position != e.Tokens && e.Position != e.Tokens-1:
 		return fmt.Errorf("%w: export of %q: state at %d, KV at %d", handoff.ErrPosition, e.Label, e.Position, e.Tokens)
 	case c.Slots > 0 && e.Slot < 0:
 		return fmt.Errorf("%w: export of %q brings no slot of its per-request state", handoff.ErrEngine, e.Label)
-	case m.engine.freeing[e.Label] > 0:
-		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
 	case m.otherWeights(e.WeightsEpoch):
 		return fmt.Errorf("%w: %q was made by weights of epoch %d, group %s is at %d", handoff.ErrWeights, e.Label, e.WeightsEpoch, m.cfg.Self.Group, m.epoch())
 	case len(m.pins)+len(m.kept) >= m.cfg.MaxSources:

@@ -73,3 +73,47 @@ func TestOpenOutlivesItsSession(t *testing.T) {
 		t.Errorf("%+v, %d admitted: the geometry is not asked any more", l, len(d.eng.admitted))
 	}
 }
+
+// Geometry is asked anew for each launch of a group, also when an answer before was of no
+// use to anybody: an importer that was launched twice meanwhile is not refused.
+func TestGeometryOfEachLaunch(t *testing.T) {
+	w := pair(t, 1, 1)
+	c := w.importStart("d", w.export("p", "r1", 40))
+	w.run()
+	if r := w.ended(c); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	p, d := w.at("p", 0), w.at("d", 0)
+	for n := handoff.Instance(900); n < 903; n++ {
+		if g := p.m.known(d.self, n); g != nil {
+			t.Fatalf("launch %d is known before it was asked for", n)
+		}
+		g := d.m.lead.roster.Geometry
+		g.Instance = n
+		p.step(FromPeer{d.self, g})
+	}
+	if g := p.m.known(d.self, 902); g == nil || g.geometry.Instance != 902 {
+		t.Errorf("%+v", g)
+	}
+	_ = p.m.known(d.self, 903)
+	g := d.m.lead.roster.Geometry
+	g.Instance = 902
+	p.step(FromPeer{d.self, g})
+	if g := p.m.known(d.self, 903); g == nil || g.geometry.Instance == 903 {
+		t.Errorf("an answer of another launch does not stand: %+v", g)
+	}
+}
+
+// An export that meets a Free of its label is refused as gone, whatever else is wrong with
+// it: for the engine that error alone says that Free gives the memory back.
+func TestFreedLabelIsGone(t *testing.T) {
+	w := pair(t, 1, 1)
+	p := w.at("p", 0)
+	p.m.engine.freeing["r1"] = 7
+	p.step(FromEngine{p.eng.session, handoff.Export{Label: "r1", Slot: 0, Tokens: 40, Position: 3}})
+	w.run()
+	f, ok := p.eng.got[len(p.eng.got)-1].(handoff.Failed)
+	if !ok || !errors.Is(f.Err, handoff.ErrGone) {
+		t.Errorf("%+v", p.eng.got)
+	}
+}

@@ -142,14 +142,18 @@ func (m *Machine) find(i *importing) {
 func (m *Machine) known(p handoff.Member, launch handoff.Instance) *sourceGroup {
 	g := m.lead.groups[p]
 	switch {
-	case g == nil, g.digest != (handoff.Digest{}) && g.geometry.Instance != launch && !g.again:
-		m.lead.groups[p] = &sourceGroup{again: g != nil}
+	case g == nil:
+		m.lead.groups[p] = &sourceGroup{}
+		m.do(ToPeer{p, handoff.WantGeometry{}})
+		return nil
+	case g.digest != (handoff.Digest{}) && g.geometry.Instance != launch && g.again != launch:
+		m.lead.groups[p] = &sourceGroup{again: launch}
 		m.do(ToPeer{p, handoff.WantGeometry{}})
 		return nil
 	case g.digest == (handoff.Digest{}):
 		return nil
 	}
-	g.again = false
+	g.again = 0
 	return g
 }
 

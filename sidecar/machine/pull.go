@@ -31,7 +31,7 @@ type sourceGroup struct {
 	plan      *reshard.Plan
 	own       handoff.Digest // geometry of this group that plan leads to
 	templates map[uint32]*lower.Template
-	again     bool // asked anew for a launch: the answer stands, whichever it is
+	again     handoff.Instance // asked anew for this launch: the answer stands for it, whichever it is
 	// When the other group imports from this one: digest of the plan into it.
 	into, intoOwn handoff.Digest
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"time"
 
@@ -258,7 +259,7 @@ func (e *engine) hear(c *conn, msg handoff.ToEngine) {
 	case handoff.Imported:
 		e.answered(m.Label)
 	case handoff.Failed:
-		if !e.answered(m.Label) {
+		if !e.answered(m.Label) && !errors.Is(m.Err, handoff.ErrGone) { // of what is gone, Free is on its way
 			e.letGo = append(e.letGo, m.Label)
 			g.kick()
 		}

@@ -61,12 +61,12 @@ func (n *sidecar) opened(f machine.OpenLink, life int) {
 func (n *sidecar) pull(f machine.Pull) {
 	w := n.w
 	l := n.links[f.Peer.Incarnation]
-	if l == nil || l.dead || n.conn == nil {
+	if l == nil || l.dead || n.memory == nil {
 		w.after(w.between(0, time.Millisecond), n, func() { n.step(machine.PullDone{Ticket: f.Ticket, Err: errCopy}) })
 		return
 	}
 	l.open++
-	e := n.conn.e
+	e := n.memory
 	t := &ticket{p: f, link: l, into: e, own: e.cells[f.Job.DstBlocks[0]].own}
 	if r := e.reserves[t.own]; r != nil {
 		t.fence = r.r.Fence

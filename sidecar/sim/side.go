@@ -29,6 +29,7 @@ type sidecar struct {
 
 	sessions []*session // that stand, in its opinion
 	conn     *conn      // to its engine; nil: none
+	memory   *engine    // whose memory its mover maps, dead or not
 	links    map[handoff.Incarnation]*link
 	tickets  []*ticket
 	life     int // of its mover
@@ -206,6 +207,9 @@ func (n *sidecar) mapped(f machine.MapBuffers) {
 	}
 	if c := n.conn; c != nil && c.session == f.Session && err == nil {
 		c.mapped = true
+	}
+	if err == nil {
+		n.memory = w.engines[f.Session]
 	}
 	n.step(machine.Mapped{Session: f.Session, PID: int32(n.life + 1), Err: err})
 }

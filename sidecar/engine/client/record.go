@@ -15,8 +15,8 @@ import (
 // holds, what it asked for and was not answered, and the decisions that it holds. It
 // follows the messages in both directions, in their order, and does no I/O.
 //
-// A label ends once: an export by Free (when the engine takes that decision), Failed or
-// UnpinExport, an import by Imported or Failed. What ends a label that has ended is not
+// A label ends once: an export by Free (when the engine takes that decision), Failed other
+// than ErrGone, or UnpinExport, an import by Imported or Failed. What ends a label that has ended is not
 // passed on.
 type record struct {
 	pins      map[string]bool    // exports that are held
@@ -193,7 +193,9 @@ func (r *record) hears(m handoff.ToEngine) bool {
 		case hasKey(r.imports, m.Label):
 			delete(r.imports, m.Label)
 		case r.pins[m.Label]:
-			delete(r.pins, m.Label)
+			if !errors.Is(m.Err, handoff.ErrGone) { // else Free ends it, or has: the label may be exported anew
+				delete(r.pins, m.Label)
+			}
 		case r.announced[m.Label]:
 			delete(r.announced, m.Label)
 		default:

@@ -47,6 +47,7 @@ func takes(n uint64) func(*record) { return func(r *record) { r.take(n) } }
 
 func export(l string) handoff.Export   { return handoff.Export{Label: l, Tokens: 1} }
 func failed(l string) handoff.Failed   { return handoff.Failed{Label: l, Err: handoff.ErrGone} }
+func refused(l string) handoff.Failed  { return handoff.Failed{Label: l, Err: handoff.ErrPosition} }
 func free(n uint64, l string) decision { return decision{N: n, Kind: handoff.Free, Label: l} }
 
 type decision = handoff.Decision
@@ -93,7 +94,10 @@ func TestStated(t *testing.T) {
 		{"nothing", nil, nil, handoff.Attach{}},
 		{"an export is held", nil, []any{handoff.Announce{Label: "a"}, export("a")}, handoff.Attach{Pins: []string{"a"}}},
 		{"an announced label is not", nil, []any{handoff.Announce{Label: "a"}}, handoff.Attach{}},
-		{"refused", nil, []any{export("a"), export("b"), failed("a")}, handoff.Attach{Pins: []string{"b"}}},
+		{"refused", nil, []any{export("a"), export("b"), refused("a")}, handoff.Attach{Pins: []string{"b"}}},
+		{"released before it was exported", nil, []any{export("a"), failed("a")}, handoff.Attach{Pins: []string{"a"}}},
+		{"exported anew before the first was told gone", nil, []any{export("a"), free(1, "a"), takes(1), handoff.Applied{N: 1}, export("a"), failed("a")},
+			handoff.Attach{Pins: []string{"a"}, Held: 1, Applied: 1, Decisions: []decision{free(1, "a")}}},
 		{"unpinned", nil, []any{export("a"), handoff.UnpinExport{Label: "a"}}, handoff.Attach{}},
 		{"unpinned twice", []string{"swallowed"}, []any{export("a"), handoff.UnpinExport{Label: "a"}, handoff.UnpinExport{Label: "a"}}, handoff.Attach{}},
 		{"given up and not yet freed", nil, []any{export("a"), handoff.ReleaseExport{Label: "a"}}, handoff.Attach{Pins: []string{"a"}}},
@@ -105,7 +109,7 @@ func TestStated(t *testing.T) {
 		{"exported again before Applied is said", []string{"refused"}, []any{export("a"), free(1, "a"), takes(1), export("a"), handoff.Applied{N: 1}},
 			handoff.Attach{Held: 1, Applied: 1, Decisions: ds(free(1, "a"))}},
 		{"without a label", []string{"refused", "refused"}, []any{export(""), importOf("", 1)}, handoff.Attach{}},
-		{"exported twice", []string{"refused"}, []any{export("a"), export("a"), failed("a")}, handoff.Attach{}},
+		{"exported twice", []string{"refused"}, []any{export("a"), export("a"), refused("a")}, handoff.Attach{}},
 		{"an import waits", nil, []any{importOf("a", 1)}, handoff.Attach{Imports: []string{"a"}}},
 		{"an import by the manifest's label", []string{"told"}, []any{
 			handoff.Import{Manifest: handoff.Manifest{Label: "m"}}, handoff.Import{Label: "m", Manifest: handoff.Manifest{Label: "m"}}},
