@@ -27,9 +27,10 @@ type sidecar struct {
 	met    []machine.Pair
 	shape  uint64
 
-	sessions []*session // that stand, in its opinion
-	conn     *conn      // to its engine; nil: none
-	memory   *engine    // whose memory its mover maps, dead or not
+	sessions []*session      // that stand, in its opinion
+	conn     *conn           // to its engine; nil: none
+	memory   *engine         // whose memory its mover maps, dead or not,
+	maps     machine.Session // since it attached so
 	links    map[handoff.Incarnation]*link
 	tickets  []*ticket
 	life     int // of its mover
@@ -208,8 +209,8 @@ func (n *sidecar) mapped(f machine.MapBuffers) {
 	if c := n.conn; c != nil && c.session == f.Session && err == nil {
 		c.mapped = true
 	}
-	if err == nil {
-		n.memory = w.engines[f.Session]
+	if err == nil && f.Session >= n.maps { // an older one is let go at once
+		n.maps, n.memory = f.Session, w.engines[f.Session]
 	}
 	n.step(machine.Mapped{Session: f.Session, PID: int32(n.life + 1), Err: err})
 }
