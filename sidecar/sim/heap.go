@@ -47,7 +47,7 @@ func (h *moments) pop() moment {
 		if least >= len(s) {
 			break
 		}
-		for c := least + 1; c < min(least+4, len(s)); c++ {
+		for c, end := least+1, min(least+4, len(s)); c < end; c++ { // its own children: least moves
 			if s[c].before(&s[least]) {
 				least = c
 			}

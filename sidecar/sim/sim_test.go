@@ -85,20 +85,29 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// TestMoments: what comes first happens first, and at one instant in order.
+// TestMoments: what comes first happens first, and at one instant in order, also when more
+// comes meanwhile.
 func TestMoments(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	var h moments
-	for i := range uint32(1000) {
-		h.push(moment{at: time.Duration(r.IntN(50)), seq: i})
-	}
-	last := h.pop()
-	for len(h) > 0 {
-		m := h.pop()
-		if !last.before(&m) {
-			t.Fatalf("%v/%d after %v/%d", m.at, m.seq, last.at, last.seq)
+	for range 1000 {
+		var h moments
+		var seq uint32
+		last := moment{at: -1}
+		for step := range 1500 {
+			for range 8 {
+				if seq++; step < 150 {
+					h.push(moment{at: max(last.at, 0) + time.Duration(r.IntN(1+r.IntN(500))), seq: seq})
+				}
+			}
+			if len(h) == 0 {
+				continue
+			}
+			m := h.pop()
+			if !last.before(&m) {
+				t.Fatalf("%v/%d after %v/%d", m.at, m.seq, last.at, last.seq)
+			}
+			last = m
 		}
-		last = m
 	}
 }
 
