@@ -83,7 +83,7 @@ func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.
 	if err := s.stream.Send(p); err != nil && err != io.EOF {
 		return lost(err)
 	}
-	m, err := s.receive()
+	m, err := s.answer()
 	if err != nil {
 		return err
 	}
@@ -101,12 +101,9 @@ func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.
 		return err
 	}
 	for mapped := false; !mapped; {
-		m, err := s.receive()
+		m, err := s.answer()
 		if err != nil {
 			return err
-		}
-		if f, ok := m.(handoff.Failed); ok && f.Label == "" {
-			return f.Err
 		}
 		if err := c.take(s, m); err != nil {
 			return err
@@ -137,6 +134,15 @@ func (s *session) receive() (handoff.ToEngine, error) {
 		return nil, lost(err)
 	}
 	return codec.DecodeToEngine(p)
+}
+
+// answer is a message while the rank attaches: a failure of the rank as a whole ends that.
+func (s *session) answer() (handoff.ToEngine, error) {
+	m, err := s.receive()
+	if f, ok := m.(handoff.Failed); ok && f.Label == "" {
+		return nil, f.Err
+	}
+	return m, err
 }
 
 // lost names the end of a stream: the sidecar's own word if it said one.
