@@ -46,6 +46,11 @@ var table = []entry{
 	{"handoff.role", handoff.ErrRole, codes.FailedPrecondition},
 	{"handoff.quiet", handoff.ErrQuiet, codes.FailedPrecondition},
 	{"handoff.bound", handoff.ErrBound, codes.InvalidArgument},
+	{"handoff.draining", handoff.ErrDraining, codes.FailedPrecondition},
+	{"handoff.group", handoff.ErrGroup, codes.NotFound},
+	{"handoff.denied", handoff.ErrDenied, codes.PermissionDenied},
+	{"handoff.version", handoff.ErrVersion, codes.Unimplemented},
+	{"handoff.host", handoff.ErrHost, codes.Unavailable},
 
 	{"transfer.closed", transfer.ErrClosed, codes.Unavailable},
 	{"transfer.bounds", transfer.ErrBounds, codes.OutOfRange},

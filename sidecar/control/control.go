@@ -100,6 +100,46 @@ type Status struct {
 	Counters map[string]uint64 // by name; they only grow
 }
 
+// Query selects hand-offs of List.
+type Query struct {
+	Role  Role   // 0: both
+	Live  bool   // only what has not ended
+	Page  string // of an earlier Page; "": from the start
+	Limit int32  // at most MaxPage, which 0 stands for
+}
+
+// MaxPage bounds one Page.
+const MaxPage = 1000
+
+// Page is a part of a list. Next asks for what follows; "": nothing does.
+type Page struct {
+	Infos []Info
+	Next  string
+}
+
+// Geometry is a whole group's model and shards.
+type Geometry struct {
+	handoff.Geometry
+	Name         string // of the model
+	WeightsEpoch uint64
+}
+
+// Drain is how far a group is on its way to a safe stop.
+type Drain struct {
+	Draining bool
+	Safe     bool     // nothing is left that a stop would lose
+	Imports  int32    // that have not ended
+	Exports  int32    // that are held
+	Waits    []string // what else is waited for, for people
+}
+
+// Cursor is where a Watch goes on: the number after the last notice seen, and the process
+// that numbered it. Zero: from the oldest that is kept.
+type Cursor struct {
+	Incarnation handoff.Incarnation
+	Seq         uint64
+}
+
 // Kind is what a Notice tells.
 type Kind uint8
 
@@ -112,10 +152,12 @@ const (
 	Imported                  // Label was admitted; Bytes, Cached, Phases
 	Failed                    // Label's import failed; Err, SourceSafe
 	Announced                 // Label will be exported; Manifest names the hand-off, and an import of it waits
+	Draining                  // the group takes no new work
+	Serving                   // it takes work again
 )
 
 var kindNames = [...]string{Gap: "gap", Ready: "ready", NotReady: "not-ready", Exported: "exported",
-	Over: "over", Imported: "imported", Failed: "failed", Announced: "announced"}
+	Over: "over", Imported: "imported", Failed: "failed", Announced: "announced", Draining: "draining", Serving: "serving"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && k > 0 {
@@ -126,15 +168,16 @@ func (k Kind) String() string {
 
 // Notice is one thing that happened. Seq counts from 1 within a process.
 type Notice struct {
-	Seq        uint64
-	Kind       Kind
-	Label      string
-	ID         handoff.ID
-	Manifest   *handoff.Manifest // Announced: without what Export brings; Exported
-	Bytes      int64             // moved, all ranks
-	Cached     int32             // tokens found in the decode cache
-	Phases     handoff.Phases
-	Err        error
-	SourceSafe bool
-	Lost       uint64 // Gap: how many; 0 when the caller's number is of an earlier process
+	Incarnation handoff.Incarnation
+	Seq         uint64
+	Kind        Kind
+	Label       string
+	ID          handoff.ID
+	Manifest    *handoff.Manifest // Announced: without what Export brings; Exported
+	Bytes       int64             // moved, all ranks
+	Cached      int32             // tokens found in the decode cache
+	Phases      handoff.Phases
+	Err         error
+	SourceSafe  bool
+	Lost        uint64 // Gap: how many; 0 when the caller's number is of an earlier process
 }

@@ -26,4 +26,9 @@ var (
 	ErrRole     = errors.New("handoff: not in this role")
 	ErrQuiet    = errors.New("handoff: memory may still be touched")
 	ErrBound    = errors.New("handoff: over a limit") // a message from outside is larger than allowed
+	ErrDraining = errors.New("handoff: group drains") // it takes no new work
+	ErrGroup    = errors.New("handoff: no such group")
+	ErrDenied   = errors.New("handoff: not allowed")       // the caller's certificate may not do this
+	ErrVersion  = errors.New("handoff: no common version") // of a protocol
+	ErrHost     = errors.New("handoff: plugin ended")      // the process between a control plane and the sidecars
 )

@@ -305,6 +305,8 @@ const (
 	DecisionKind_DECISION_KIND_FREE DecisionKind = 5
 	// From here on the weights are those of weights_epoch.
 	DecisionKind_DECISION_KIND_SET_WEIGHTS_EPOCH DecisionKind = 6
+	// Carry out action, and answer LifecycleAck.
+	DecisionKind_DECISION_KIND_LIFECYCLE DecisionKind = 7
 )
 
 // Enum value maps for DecisionKind.
@@ -317,6 +319,7 @@ var (
 		4: "DECISION_KIND_RELEASE_QUARANTINE",
 		5: "DECISION_KIND_FREE",
 		6: "DECISION_KIND_SET_WEIGHTS_EPOCH",
+		7: "DECISION_KIND_LIFECYCLE",
 	}
 	DecisionKind_value = map[string]int32{
 		"DECISION_KIND_UNSPECIFIED":        0,
@@ -326,6 +329,7 @@ var (
 		"DECISION_KIND_RELEASE_QUARANTINE": 4,
 		"DECISION_KIND_FREE":               5,
 		"DECISION_KIND_SET_WEIGHTS_EPOCH":  6,
+		"DECISION_KIND_LIFECYCLE":          7,
 	}
 )
 
@@ -354,6 +358,81 @@ func (x DecisionKind) Number() protoreflect.EnumNumber {
 // Deprecated: Use DecisionKind.Descriptor instead.
 func (DecisionKind) EnumDescriptor() ([]byte, []int) {
 	return file_common_v1_common_proto_rawDescGZIP(), []int{5}
+}
+
+// Action is what a control plane asks of the engines of a group, beside its requests.
+type Action int32
+
+const (
+	Action_ACTION_UNSPECIFIED Action = 0
+	// Step no request until ACTION_UNPAUSE; what is held stays held.
+	Action_ACTION_PAUSE   Action = 1
+	Action_ACTION_UNPAUSE Action = 2
+	// Pause, and give up what the engine may rebuild: caches, graphs, device memory of weights.
+	Action_ACTION_SUSPEND Action = 3
+	Action_ACTION_RESUME  Action = 4
+	// Finish what runs and exit.
+	Action_ACTION_STOP          Action = 5
+	Action_ACTION_PROFILE_START Action = 6
+	Action_ACTION_PROFILE_STOP  Action = 7
+	// Take no new request; what runs goes on.
+	Action_ACTION_STOP_INTAKE   Action = 8
+	Action_ACTION_RESUME_INTAKE Action = 9
+)
+
+// Enum value maps for Action.
+var (
+	Action_name = map[int32]string{
+		0: "ACTION_UNSPECIFIED",
+		1: "ACTION_PAUSE",
+		2: "ACTION_UNPAUSE",
+		3: "ACTION_SUSPEND",
+		4: "ACTION_RESUME",
+		5: "ACTION_STOP",
+		6: "ACTION_PROFILE_START",
+		7: "ACTION_PROFILE_STOP",
+		8: "ACTION_STOP_INTAKE",
+		9: "ACTION_RESUME_INTAKE",
+	}
+	Action_value = map[string]int32{
+		"ACTION_UNSPECIFIED":   0,
+		"ACTION_PAUSE":         1,
+		"ACTION_UNPAUSE":       2,
+		"ACTION_SUSPEND":       3,
+		"ACTION_RESUME":        4,
+		"ACTION_STOP":          5,
+		"ACTION_PROFILE_START": 6,
+		"ACTION_PROFILE_STOP":  7,
+		"ACTION_STOP_INTAKE":   8,
+		"ACTION_RESUME_INTAKE": 9,
+	}
+)
+
+func (x Action) Enum() *Action {
+	p := new(Action)
+	*p = x
+	return p
+}
+
+func (x Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_common_v1_common_proto_enumTypes[6].Descriptor()
+}
+
+func (Action) Type() protoreflect.EnumType {
+	return &file_common_v1_common_proto_enumTypes[6]
+}
+
+func (x Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Action.Descriptor instead.
+func (Action) EnumDescriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 // Error is the detail of a gRPC status: which sentinels the error was, so that a
@@ -1781,7 +1860,9 @@ type Decision struct {
 	// Of the group; from SetWeightsEpoch on the new one.
 	WeightsEpoch uint64 `protobuf:"varint,15,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
 	// Every rank applied decisions 1 to settled.
-	Settled       uint64 `protobuf:"varint,16,opt,name=settled,proto3" json:"settled,omitempty"`
+	Settled uint64 `protobuf:"varint,16,opt,name=settled,proto3" json:"settled,omitempty"`
+	// Lifecycle only.
+	Action        Action `protobuf:"varint,17,opt,name=action,proto3,enum=baton.common.v1.Action" json:"action,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1926,6 +2007,13 @@ func (x *Decision) GetSettled() uint64 {
 		return x.Settled
 	}
 	return 0
+}
+
+func (x *Decision) GetAction() Action {
+	if x != nil {
+		return x.Action
+	}
+	return Action_ACTION_UNSPECIFIED
 }
 
 // Reserved answers a Reserve once it was applied.
@@ -2391,7 +2479,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06blocks\x18\x04 \x03(\x05R\x06blocks\x12\x12\n" +
 	"\x04slot\x18\x05 \x01(\x11R\x04slot\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x05R\x06tokens\x12\x1a\n" +
-	"\bposition\x18\a \x01(\x05R\bposition\"\x86\x04\n" +
+	"\bposition\x18\a \x01(\x05R\bposition\"\xb7\x04\n" +
 	"\bDecision\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.baton.common.v1.DecisionKindR\x04kind\x12*\n" +
@@ -2409,7 +2497,8 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\asources\x18\r \x03(\v2\x18.baton.common.v1.PinInfoR\asources\x12\x0e\n" +
 	"\x02of\x18\x0e \x01(\x04R\x02of\x12#\n" +
 	"\rweights_epoch\x18\x0f \x01(\x04R\fweightsEpoch\x12\x18\n" +
-	"\asettled\x18\x10 \x01(\x04R\asettled\"\xb0\x01\n" +
+	"\asettled\x18\x10 \x01(\x04R\asettled\x12/\n" +
+	"\x06action\x18\x11 \x01(\x0e2\x17.baton.common.v1.ActionR\x06action\"\xb0\x01\n" +
 	"\bReserved\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12\x10\n" +
@@ -2463,7 +2552,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\rWeightsPolicy\x12\x1e\n" +
 	"\x1aWEIGHTS_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WEIGHTS_POLICY_REFUSE\x10\x01\x12\x18\n" +
-	"\x14WEIGHTS_POLICY_ALLOW\x10\x02*\xdc\x01\n" +
+	"\x14WEIGHTS_POLICY_ALLOW\x10\x02*\xf9\x01\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DECISION_KIND_RESERVE\x10\x01\x12\x17\n" +
@@ -2471,7 +2560,19 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x12DECISION_KIND_DROP\x10\x03\x12$\n" +
 	" DECISION_KIND_RELEASE_QUARANTINE\x10\x04\x12\x16\n" +
 	"\x12DECISION_KIND_FREE\x10\x05\x12#\n" +
-	"\x1fDECISION_KIND_SET_WEIGHTS_EPOCH\x10\x06B3Z1github.com/batonkv/baton/proto/common/v1;commonv1b\x06proto3"
+	"\x1fDECISION_KIND_SET_WEIGHTS_EPOCH\x10\x06\x12\x1b\n" +
+	"\x17DECISION_KIND_LIFECYCLE\x10\a*\xe3\x01\n" +
+	"\x06Action\x12\x16\n" +
+	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fACTION_PAUSE\x10\x01\x12\x12\n" +
+	"\x0eACTION_UNPAUSE\x10\x02\x12\x12\n" +
+	"\x0eACTION_SUSPEND\x10\x03\x12\x11\n" +
+	"\rACTION_RESUME\x10\x04\x12\x0f\n" +
+	"\vACTION_STOP\x10\x05\x12\x18\n" +
+	"\x14ACTION_PROFILE_START\x10\x06\x12\x17\n" +
+	"\x13ACTION_PROFILE_STOP\x10\a\x12\x16\n" +
+	"\x12ACTION_STOP_INTAKE\x10\b\x12\x18\n" +
+	"\x14ACTION_RESUME_INTAKE\x10\tB3Z1github.com/batonkv/baton/proto/common/v1;commonv1b\x06proto3"
 
 var (
 	file_common_v1_common_proto_rawDescOnce sync.Once
@@ -2485,7 +2586,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 	return file_common_v1_common_proto_rawDescData
 }
 
-var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
 var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
@@ -2494,62 +2595,64 @@ var file_common_v1_common_proto_goTypes = []any{
 	(OnDown)(0),           // 3: baton.common.v1.OnDown
 	(WeightsPolicy)(0),    // 4: baton.common.v1.WeightsPolicy
 	(DecisionKind)(0),     // 5: baton.common.v1.DecisionKind
-	(*Error)(nil),         // 6: baton.common.v1.Error
-	(*Member)(nil),        // 7: baton.common.v1.Member
-	(*HandoffID)(nil),     // 8: baton.common.v1.HandoffID
-	(*Importer)(nil),      // 9: baton.common.v1.Importer
-	(*Span)(nil),          // 10: baton.common.v1.Span
-	(*Box)(nil),           // 11: baton.common.v1.Box
-	(*State)(nil),         // 12: baton.common.v1.State
-	(*Model)(nil),         // 13: baton.common.v1.Model
-	(*View)(nil),          // 14: baton.common.v1.View
-	(*Shard)(nil),         // 15: baton.common.v1.Shard
-	(*ModelIdentity)(nil), // 16: baton.common.v1.ModelIdentity
-	(*Capacity)(nil),      // 17: baton.common.v1.Capacity
-	(*BufferDecl)(nil),    // 18: baton.common.v1.BufferDecl
-	(*Attach)(nil),        // 19: baton.common.v1.Attach
-	(*Salt)(nil),          // 20: baton.common.v1.Salt
-	(*Resume)(nil),        // 21: baton.common.v1.Resume
-	(*Manifest)(nil),      // 22: baton.common.v1.Manifest
-	(*PinInfo)(nil),       // 23: baton.common.v1.PinInfo
-	(*Decision)(nil),      // 24: baton.common.v1.Decision
-	(*Reserved)(nil),      // 25: baton.common.v1.Reserved
-	(*Import)(nil),        // 26: baton.common.v1.Import
-	(*Imported)(nil),      // 27: baton.common.v1.Imported
-	(*Phases)(nil),        // 28: baton.common.v1.Phases
+	(Action)(0),           // 6: baton.common.v1.Action
+	(*Error)(nil),         // 7: baton.common.v1.Error
+	(*Member)(nil),        // 8: baton.common.v1.Member
+	(*HandoffID)(nil),     // 9: baton.common.v1.HandoffID
+	(*Importer)(nil),      // 10: baton.common.v1.Importer
+	(*Span)(nil),          // 11: baton.common.v1.Span
+	(*Box)(nil),           // 12: baton.common.v1.Box
+	(*State)(nil),         // 13: baton.common.v1.State
+	(*Model)(nil),         // 14: baton.common.v1.Model
+	(*View)(nil),          // 15: baton.common.v1.View
+	(*Shard)(nil),         // 16: baton.common.v1.Shard
+	(*ModelIdentity)(nil), // 17: baton.common.v1.ModelIdentity
+	(*Capacity)(nil),      // 18: baton.common.v1.Capacity
+	(*BufferDecl)(nil),    // 19: baton.common.v1.BufferDecl
+	(*Attach)(nil),        // 20: baton.common.v1.Attach
+	(*Salt)(nil),          // 21: baton.common.v1.Salt
+	(*Resume)(nil),        // 22: baton.common.v1.Resume
+	(*Manifest)(nil),      // 23: baton.common.v1.Manifest
+	(*PinInfo)(nil),       // 24: baton.common.v1.PinInfo
+	(*Decision)(nil),      // 25: baton.common.v1.Decision
+	(*Reserved)(nil),      // 26: baton.common.v1.Reserved
+	(*Import)(nil),        // 27: baton.common.v1.Import
+	(*Imported)(nil),      // 28: baton.common.v1.Imported
+	(*Phases)(nil),        // 29: baton.common.v1.Phases
 }
 var file_common_v1_common_proto_depIdxs = []int32{
-	10, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
-	10, // 1: baton.common.v1.Box.units:type_name -> baton.common.v1.Span
+	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
+	11, // 1: baton.common.v1.Box.units:type_name -> baton.common.v1.Span
 	0,  // 2: baton.common.v1.State.paging:type_name -> baton.common.v1.Paging
-	12, // 3: baton.common.v1.Model.states:type_name -> baton.common.v1.State
-	11, // 4: baton.common.v1.Shard.box:type_name -> baton.common.v1.Box
+	13, // 3: baton.common.v1.Model.states:type_name -> baton.common.v1.State
+	12, // 4: baton.common.v1.Shard.box:type_name -> baton.common.v1.Box
 	1,  // 5: baton.common.v1.Shard.dtype:type_name -> baton.common.v1.DType
-	14, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
-	13, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
-	16, // 8: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
-	15, // 9: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
-	18, // 10: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
-	17, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
+	15, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
+	14, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
+	17, // 8: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
+	16, // 9: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
+	19, // 10: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
+	18, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
 	2,  // 12: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
 	3,  // 13: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
-	24, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
+	25, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
 	4,  // 15: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
-	8,  // 16: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
-	21, // 17: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
+	9,  // 16: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
+	22, // 17: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
 	5,  // 18: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
-	8,  // 19: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
-	21, // 20: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
-	7,  // 21: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
-	23, // 22: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
-	22, // 23: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	8,  // 24: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	28, // 25: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	9,  // 19: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
+	22, // 20: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
+	8,  // 21: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
+	24, // 22: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
+	6,  // 23: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
+	23, // 24: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	9,  // 25: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	29, // 26: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -2562,7 +2665,7 @@ func file_common_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      7,
 			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -166,20 +166,26 @@ const (
 	NoticeKind_NOTICE_KIND_FAILED   NoticeKind = 7
 	// label will be exported; manifest names the hand-off, and an import of it waits.
 	NoticeKind_NOTICE_KIND_ANNOUNCED NoticeKind = 8
+	// The group takes no new work.
+	NoticeKind_NOTICE_KIND_DRAINING NoticeKind = 9
+	// It takes work again.
+	NoticeKind_NOTICE_KIND_SERVING NoticeKind = 10
 )
 
 // Enum value maps for NoticeKind.
 var (
 	NoticeKind_name = map[int32]string{
-		0: "NOTICE_KIND_UNSPECIFIED",
-		1: "NOTICE_KIND_GAP",
-		2: "NOTICE_KIND_READY",
-		3: "NOTICE_KIND_NOT_READY",
-		4: "NOTICE_KIND_EXPORTED",
-		5: "NOTICE_KIND_ENDED",
-		6: "NOTICE_KIND_IMPORTED",
-		7: "NOTICE_KIND_FAILED",
-		8: "NOTICE_KIND_ANNOUNCED",
+		0:  "NOTICE_KIND_UNSPECIFIED",
+		1:  "NOTICE_KIND_GAP",
+		2:  "NOTICE_KIND_READY",
+		3:  "NOTICE_KIND_NOT_READY",
+		4:  "NOTICE_KIND_EXPORTED",
+		5:  "NOTICE_KIND_ENDED",
+		6:  "NOTICE_KIND_IMPORTED",
+		7:  "NOTICE_KIND_FAILED",
+		8:  "NOTICE_KIND_ANNOUNCED",
+		9:  "NOTICE_KIND_DRAINING",
+		10: "NOTICE_KIND_SERVING",
 	}
 	NoticeKind_value = map[string]int32{
 		"NOTICE_KIND_UNSPECIFIED": 0,
@@ -191,6 +197,8 @@ var (
 		"NOTICE_KIND_IMPORTED":    6,
 		"NOTICE_KIND_FAILED":      7,
 		"NOTICE_KIND_ANNOUNCED":   8,
+		"NOTICE_KIND_DRAINING":    9,
+		"NOTICE_KIND_SERVING":     10,
 	}
 )
 
@@ -907,6 +915,7 @@ type StatusResponse struct {
 	MoverPid int32 `protobuf:"varint,9,opt,name=mover_pid,json=moverPid,proto3" json:"mover_pid,omitempty"`
 	// By name; they only grow.
 	Counters      map[string]uint64 `protobuf:"bytes,10,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Draining      bool              `protobuf:"varint,11,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -997,17 +1006,472 @@ func (x *StatusResponse) GetCounters() map[string]uint64 {
 	return nil
 }
 
+func (x *StatusResponse) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+type ListRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ROLE_UNSPECIFIED: both.
+	Role Role `protobuf:"varint,1,opt,name=role,proto3,enum=baton.control.v1.Role" json:"role,omitempty"`
+	// Only what has not ended.
+	Live bool `protobuf:"varint,2,opt,name=live,proto3" json:"live,omitempty"`
+	// Of an earlier answer; empty: from the start.
+	Page string `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
+	// At most 1,000, which 0 stands for.
+	Limit         int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRequest) Reset() {
+	*x = ListRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRequest) ProtoMessage() {}
+
+func (x *ListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
+func (*ListRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListRequest) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *ListRequest) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+func (x *ListRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+func (x *ListRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Infos []*GetResponse         `protobuf:"bytes,1,rep,name=infos,proto3" json:"infos,omitempty"`
+	// Asks for what follows; empty: nothing does.
+	Next          string `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListResponse) Reset() {
+	*x = ListResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListResponse) ProtoMessage() {}
+
+func (x *ListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
+func (*ListResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListResponse) GetInfos() []*GetResponse {
+	if x != nil {
+		return x.Infos
+	}
+	return nil
+}
+
+func (x *ListResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type GeometryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GeometryRequest) Reset() {
+	*x = GeometryRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GeometryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GeometryRequest) ProtoMessage() {}
+
+func (x *GeometryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GeometryRequest.ProtoReflect.Descriptor instead.
+func (*GeometryRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{17}
+}
+
+type GeometryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Model *v1.Model              `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Of every rank.
+	Shards []*v1.Shard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	// SHA-256 of both, 32 bytes.
+	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Of the model's identity.
+	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	WeightsEpoch  uint64 `protobuf:"varint,5,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GeometryResponse) Reset() {
+	*x = GeometryResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GeometryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GeometryResponse) ProtoMessage() {}
+
+func (x *GeometryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GeometryResponse.ProtoReflect.Descriptor instead.
+func (*GeometryResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GeometryResponse) GetModel() *v1.Model {
+	if x != nil {
+		return x.Model
+	}
+	return nil
+}
+
+func (x *GeometryResponse) GetShards() []*v1.Shard {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *GeometryResponse) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *GeometryResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GeometryResponse) GetWeightsEpoch() uint64 {
+	if x != nil {
+		return x.WeightsEpoch
+	}
+	return 0
+}
+
+type LifecycleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        v1.Action              `protobuf:"varint,1,opt,name=action,proto3,enum=baton.common.v1.Action" json:"action,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LifecycleRequest) Reset() {
+	*x = LifecycleRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LifecycleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LifecycleRequest) ProtoMessage() {}
+
+func (x *LifecycleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LifecycleRequest.ProtoReflect.Descriptor instead.
+func (*LifecycleRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *LifecycleRequest) GetAction() v1.Action {
+	if x != nil {
+		return x.Action
+	}
+	return v1.Action(0)
+}
+
+type LifecycleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LifecycleResponse) Reset() {
+	*x = LifecycleResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LifecycleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LifecycleResponse) ProtoMessage() {}
+
+func (x *LifecycleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LifecycleResponse.ProtoReflect.Descriptor instead.
+func (*LifecycleResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{20}
+}
+
+type DrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Take work again.
+	Resume        bool `protobuf:"varint,1,opt,name=resume,proto3" json:"resume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DrainRequest) GetResume() bool {
+	if x != nil {
+		return x.Resume
+	}
+	return false
+}
+
+type DrainResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Draining bool                   `protobuf:"varint,1,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Nothing is left that a stop would lose, and no copy may touch the group's memory.
+	Safe bool `protobuf:"varint,2,opt,name=safe,proto3" json:"safe,omitempty"`
+	// Imports that have not ended.
+	Imports int32 `protobuf:"varint,3,opt,name=imports,proto3" json:"imports,omitempty"`
+	// Exported hand-offs that are held.
+	Exports int32 `protobuf:"varint,4,opt,name=exports,proto3" json:"exports,omitempty"`
+	// What else is waited for, for people; at most 9.
+	Waits         []string `protobuf:"bytes,5,rep,name=waits,proto3" json:"waits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainResponse) Reset() {
+	*x = DrainResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainResponse) ProtoMessage() {}
+
+func (x *DrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
+func (*DrainResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DrainResponse) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *DrainResponse) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
+}
+
+func (x *DrainResponse) GetImports() int32 {
+	if x != nil {
+		return x.Imports
+	}
+	return 0
+}
+
+func (x *DrainResponse) GetExports() int32 {
+	if x != nil {
+		return x.Exports
+	}
+	return 0
+}
+
+func (x *DrainResponse) GetWaits() []string {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First sequence number wanted; 0: from the oldest that is kept.
-	From          uint64 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	From uint64 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Of the process whose numbers from counts; 0: not known. When another process
+	// answers, GAP with lost 0 comes first and then the oldest that is kept.
+	Incarnation   uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_control_v1_control_proto_msgTypes[15]
+	mi := &file_control_v1_control_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1483,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[15]
+	mi := &file_control_v1_control_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,12 +1496,19 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{15}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchRequest) GetFrom() uint64 {
 	if x != nil {
 		return x.From
+	}
+	return 0
+}
+
+func (x *WatchRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
 	}
 	return 0
 }
@@ -1060,14 +1531,16 @@ type WatchResponse struct {
 	// GAP: how many were lost.
 	Lost uint64 `protobuf:"varint,10,opt,name=lost,proto3" json:"lost,omitempty"`
 	// IMPORTED.
-	Phases        *v1.Phases `protobuf:"bytes,11,opt,name=phases,proto3" json:"phases,omitempty"`
+	Phases *v1.Phases `protobuf:"bytes,11,opt,name=phases,proto3" json:"phases,omitempty"`
+	// Of the process that numbers.
+	Incarnation   uint64 `protobuf:"fixed64,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_control_v1_control_proto_msgTypes[16]
+	mi := &file_control_v1_control_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1552,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[16]
+	mi := &file_control_v1_control_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1565,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{16}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchResponse) GetSeq() uint64 {
@@ -1172,6 +1645,13 @@ func (x *WatchResponse) GetPhases() *v1.Phases {
 	return nil
 }
 
+func (x *WatchResponse) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
 var File_control_v1_control_proto protoreflect.FileDescriptor
 
 const file_control_v1_control_proto_rawDesc = "" +
@@ -1212,7 +1692,7 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x06member\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x06member\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x12\n" +
 	"\x04addr\x18\x03 \x01(\tR\x04addr\x12\x1a\n" +
-	"\battached\x18\x04 \x01(\bR\battached\"\xa8\x03\n" +
+	"\battached\x18\x04 \x01(\bR\battached\"\xc4\x03\n" +
 	"\x0eStatusResponse\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x14\n" +
@@ -1222,12 +1702,40 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\bcapacity\x18\x06 \x01(\v2\x19.baton.common.v1.CapacityR\bcapacity\x12\x1b\n" +
 	"\tmover_pid\x18\t \x01(\x05R\bmoverPid\x12J\n" +
 	"\bcounters\x18\n" +
-	" \x03(\v2..baton.control.v1.StatusResponse.CountersEntryR\bcounters\x1a;\n" +
+	" \x03(\v2..baton.control.v1.StatusResponse.CountersEntryR\bcounters\x12\x1a\n" +
+	"\bdraining\x18\v \x01(\bR\bdraining\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01J\x04\b\a\x10\bJ\x04\b\b\x10\t\"\"\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01J\x04\b\a\x10\bJ\x04\b\b\x10\t\"w\n" +
+	"\vListRequest\x12*\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x16.baton.control.v1.RoleR\x04role\x12\x12\n" +
+	"\x04live\x18\x02 \x01(\bR\x04live\x12\x12\n" +
+	"\x04page\x18\x03 \x01(\tR\x04page\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\"W\n" +
+	"\fListResponse\x123\n" +
+	"\x05infos\x18\x01 \x03(\v2\x1d.baton.control.v1.GetResponseR\x05infos\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\x11\n" +
+	"\x0fGeometryRequest\"\xc1\x01\n" +
+	"\x10GeometryResponse\x12,\n" +
+	"\x05model\x18\x01 \x01(\v2\x16.baton.common.v1.ModelR\x05model\x12.\n" +
+	"\x06shards\x18\x02 \x03(\v2\x16.baton.common.v1.ShardR\x06shards\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12#\n" +
+	"\rweights_epoch\x18\x05 \x01(\x04R\fweightsEpoch\"C\n" +
+	"\x10LifecycleRequest\x12/\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x17.baton.common.v1.ActionR\x06action\"\x13\n" +
+	"\x11LifecycleResponse\"&\n" +
+	"\fDrainRequest\x12\x16\n" +
+	"\x06resume\x18\x01 \x01(\bR\x06resume\"\x89\x01\n" +
+	"\rDrainResponse\x12\x1a\n" +
+	"\bdraining\x18\x01 \x01(\bR\bdraining\x12\x12\n" +
+	"\x04safe\x18\x02 \x01(\bR\x04safe\x12\x18\n" +
+	"\aimports\x18\x03 \x01(\x05R\aimports\x12\x18\n" +
+	"\aexports\x18\x04 \x01(\x05R\aexports\x12\x14\n" +
+	"\x05waits\x18\x05 \x03(\tR\x05waits\"D\n" +
 	"\fWatchRequest\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\x04R\x04from\"\x8e\x03\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xb0\x03\n" +
 	"\rWatchResponse\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.baton.control.v1.NoticeKindR\x04kind\x12\x14\n" +
@@ -1241,7 +1749,8 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"sourceSafe\x12\x12\n" +
 	"\x04lost\x18\n" +
 	" \x01(\x04R\x04lost\x12/\n" +
-	"\x06phases\x18\v \x01(\v2\x17.baton.common.v1.PhasesR\x06phases*C\n" +
+	"\x06phases\x18\v \x01(\v2\x17.baton.common.v1.PhasesR\x06phases\x12 \n" +
+	"\vincarnation\x18\f \x01(\x06R\vincarnation*C\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_SOURCE\x10\x01\x12\x14\n" +
@@ -1256,7 +1765,7 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\rPHASE_PULLING\x10\x05\x12\x11\n" +
 	"\rPHASE_CLOSING\x10\x06\x12\x12\n" +
 	"\x0ePHASE_ADMITTED\x10\a\x12\x10\n" +
-	"\fPHASE_FAILED\x10\b*\xee\x01\n" +
+	"\fPHASE_FAILED\x10\b*\xa1\x02\n" +
 	"\n" +
 	"NoticeKind\x12\x1b\n" +
 	"\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1267,7 +1776,10 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x11NOTICE_KIND_ENDED\x10\x05\x12\x18\n" +
 	"\x14NOTICE_KIND_IMPORTED\x10\x06\x12\x16\n" +
 	"\x12NOTICE_KIND_FAILED\x10\a\x12\x19\n" +
-	"\x15NOTICE_KIND_ANNOUNCED\x10\b2\xff\x04\n" +
+	"\x15NOTICE_KIND_ANNOUNCED\x10\b\x12\x18\n" +
+	"\x14NOTICE_KIND_DRAINING\x10\t\x12\x17\n" +
+	"\x13NOTICE_KIND_SERVING\x10\n" +
+	"2\xb9\a\n" +
 	"\aControl\x12K\n" +
 	"\x06Import\x12\x1f.baton.control.v1.ImportRequest\x1a .baton.control.v1.ImportResponse\x12B\n" +
 	"\x03Get\x12\x1c.baton.control.v1.GetRequest\x1a\x1d.baton.control.v1.GetResponse\x12H\n" +
@@ -1275,7 +1787,11 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\aRelease\x12 .baton.control.v1.ReleaseRequest\x1a!.baton.control.v1.ReleaseResponse\x12f\n" +
 	"\x0fSetWeightsEpoch\x12(.baton.control.v1.SetWeightsEpochRequest\x1a).baton.control.v1.SetWeightsEpochResponse\x12H\n" +
 	"\x05Reset\x12\x1e.baton.control.v1.ResetRequest\x1a\x1f.baton.control.v1.ResetResponse\x12K\n" +
-	"\x06Status\x12\x1f.baton.control.v1.StatusRequest\x1a .baton.control.v1.StatusResponse\x12J\n" +
+	"\x06Status\x12\x1f.baton.control.v1.StatusRequest\x1a .baton.control.v1.StatusResponse\x12E\n" +
+	"\x04List\x12\x1d.baton.control.v1.ListRequest\x1a\x1e.baton.control.v1.ListResponse\x12Q\n" +
+	"\bGeometry\x12!.baton.control.v1.GeometryRequest\x1a\".baton.control.v1.GeometryResponse\x12T\n" +
+	"\tLifecycle\x12\".baton.control.v1.LifecycleRequest\x1a#.baton.control.v1.LifecycleResponse\x12H\n" +
+	"\x05Drain\x12\x1e.baton.control.v1.DrainRequest\x1a\x1f.baton.control.v1.DrainResponse\x12J\n" +
 	"\x05Watch\x12\x1e.baton.control.v1.WatchRequest\x1a\x1f.baton.control.v1.WatchResponse0\x01B5Z3github.com/batonkv/baton/proto/control/v1;controlv1b\x06proto3"
 
 var (
@@ -1291,7 +1807,7 @@ func file_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_control_v1_control_proto_goTypes = []any{
 	(Role)(0),                       // 0: baton.control.v1.Role
 	(Phase)(0),                      // 1: baton.control.v1.Phase
@@ -1311,59 +1827,83 @@ var file_control_v1_control_proto_goTypes = []any{
 	(*StatusRequest)(nil),           // 15: baton.control.v1.StatusRequest
 	(*MemberStatus)(nil),            // 16: baton.control.v1.MemberStatus
 	(*StatusResponse)(nil),          // 17: baton.control.v1.StatusResponse
-	(*WatchRequest)(nil),            // 18: baton.control.v1.WatchRequest
-	(*WatchResponse)(nil),           // 19: baton.control.v1.WatchResponse
-	nil,                             // 20: baton.control.v1.StatusResponse.CountersEntry
-	(*v1.Import)(nil),               // 21: baton.common.v1.Import
-	(*v1.Imported)(nil),             // 22: baton.common.v1.Imported
-	(*v1.HandoffID)(nil),            // 23: baton.common.v1.HandoffID
-	(*v1.Error)(nil),                // 24: baton.common.v1.Error
-	(*v1.Member)(nil),               // 25: baton.common.v1.Member
-	(*v1.Capacity)(nil),             // 26: baton.common.v1.Capacity
-	(*v1.Manifest)(nil),             // 27: baton.common.v1.Manifest
-	(*v1.Phases)(nil),               // 28: baton.common.v1.Phases
+	(*ListRequest)(nil),             // 18: baton.control.v1.ListRequest
+	(*ListResponse)(nil),            // 19: baton.control.v1.ListResponse
+	(*GeometryRequest)(nil),         // 20: baton.control.v1.GeometryRequest
+	(*GeometryResponse)(nil),        // 21: baton.control.v1.GeometryResponse
+	(*LifecycleRequest)(nil),        // 22: baton.control.v1.LifecycleRequest
+	(*LifecycleResponse)(nil),       // 23: baton.control.v1.LifecycleResponse
+	(*DrainRequest)(nil),            // 24: baton.control.v1.DrainRequest
+	(*DrainResponse)(nil),           // 25: baton.control.v1.DrainResponse
+	(*WatchRequest)(nil),            // 26: baton.control.v1.WatchRequest
+	(*WatchResponse)(nil),           // 27: baton.control.v1.WatchResponse
+	nil,                             // 28: baton.control.v1.StatusResponse.CountersEntry
+	(*v1.Import)(nil),               // 29: baton.common.v1.Import
+	(*v1.Imported)(nil),             // 30: baton.common.v1.Imported
+	(*v1.HandoffID)(nil),            // 31: baton.common.v1.HandoffID
+	(*v1.Error)(nil),                // 32: baton.common.v1.Error
+	(*v1.Member)(nil),               // 33: baton.common.v1.Member
+	(*v1.Capacity)(nil),             // 34: baton.common.v1.Capacity
+	(*v1.Model)(nil),                // 35: baton.common.v1.Model
+	(*v1.Shard)(nil),                // 36: baton.common.v1.Shard
+	(v1.Action)(0),                  // 37: baton.common.v1.Action
+	(*v1.Manifest)(nil),             // 38: baton.common.v1.Manifest
+	(*v1.Phases)(nil),               // 39: baton.common.v1.Phases
 }
 var file_control_v1_control_proto_depIdxs = []int32{
-	21, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
-	22, // 1: baton.control.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
-	23, // 2: baton.control.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
-	23, // 3: baton.control.v1.GetResponse.id:type_name -> baton.common.v1.HandoffID
+	29, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
+	30, // 1: baton.control.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
+	31, // 2: baton.control.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
+	31, // 3: baton.control.v1.GetResponse.id:type_name -> baton.common.v1.HandoffID
 	0,  // 4: baton.control.v1.GetResponse.role:type_name -> baton.control.v1.Role
 	1,  // 5: baton.control.v1.GetResponse.phase:type_name -> baton.control.v1.Phase
-	24, // 6: baton.control.v1.GetResponse.error:type_name -> baton.common.v1.Error
-	23, // 7: baton.control.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
-	23, // 8: baton.control.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
-	25, // 9: baton.control.v1.MemberStatus.member:type_name -> baton.common.v1.Member
-	25, // 10: baton.control.v1.StatusResponse.self:type_name -> baton.common.v1.Member
+	32, // 6: baton.control.v1.GetResponse.error:type_name -> baton.common.v1.Error
+	31, // 7: baton.control.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
+	31, // 8: baton.control.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
+	33, // 9: baton.control.v1.MemberStatus.member:type_name -> baton.common.v1.Member
+	33, // 10: baton.control.v1.StatusResponse.self:type_name -> baton.common.v1.Member
 	16, // 11: baton.control.v1.StatusResponse.members:type_name -> baton.control.v1.MemberStatus
-	26, // 12: baton.control.v1.StatusResponse.capacity:type_name -> baton.common.v1.Capacity
-	20, // 13: baton.control.v1.StatusResponse.counters:type_name -> baton.control.v1.StatusResponse.CountersEntry
-	2,  // 14: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
-	23, // 15: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
-	27, // 16: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
-	24, // 17: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
-	28, // 18: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
-	3,  // 19: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
-	5,  // 20: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
-	7,  // 21: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
-	9,  // 22: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
-	11, // 23: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
-	13, // 24: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
-	15, // 25: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
-	18, // 26: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
-	4,  // 27: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
-	6,  // 28: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
-	8,  // 29: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
-	10, // 30: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
-	12, // 31: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
-	14, // 32: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
-	17, // 33: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
-	19, // 34: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	34, // 12: baton.control.v1.StatusResponse.capacity:type_name -> baton.common.v1.Capacity
+	28, // 13: baton.control.v1.StatusResponse.counters:type_name -> baton.control.v1.StatusResponse.CountersEntry
+	0,  // 14: baton.control.v1.ListRequest.role:type_name -> baton.control.v1.Role
+	6,  // 15: baton.control.v1.ListResponse.infos:type_name -> baton.control.v1.GetResponse
+	35, // 16: baton.control.v1.GeometryResponse.model:type_name -> baton.common.v1.Model
+	36, // 17: baton.control.v1.GeometryResponse.shards:type_name -> baton.common.v1.Shard
+	37, // 18: baton.control.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
+	2,  // 19: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
+	31, // 20: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
+	38, // 21: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
+	32, // 22: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
+	39, // 23: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
+	3,  // 24: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
+	5,  // 25: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
+	7,  // 26: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
+	9,  // 27: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
+	11, // 28: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
+	13, // 29: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
+	15, // 30: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
+	18, // 31: baton.control.v1.Control.List:input_type -> baton.control.v1.ListRequest
+	20, // 32: baton.control.v1.Control.Geometry:input_type -> baton.control.v1.GeometryRequest
+	22, // 33: baton.control.v1.Control.Lifecycle:input_type -> baton.control.v1.LifecycleRequest
+	24, // 34: baton.control.v1.Control.Drain:input_type -> baton.control.v1.DrainRequest
+	26, // 35: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
+	4,  // 36: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
+	6,  // 37: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
+	8,  // 38: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
+	10, // 39: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
+	12, // 40: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
+	14, // 41: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
+	17, // 42: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
+	19, // 43: baton.control.v1.Control.List:output_type -> baton.control.v1.ListResponse
+	21, // 44: baton.control.v1.Control.Geometry:output_type -> baton.control.v1.GeometryResponse
+	23, // 45: baton.control.v1.Control.Lifecycle:output_type -> baton.control.v1.LifecycleResponse
+	25, // 46: baton.control.v1.Control.Drain:output_type -> baton.control.v1.DrainResponse
+	27, // 47: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
+	36, // [36:48] is the sub-list for method output_type
+	24, // [24:36] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_control_v1_control_proto_init() }
@@ -1377,7 +1917,7 @@ func file_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_v1_control_proto_rawDesc), len(file_control_v1_control_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   18,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

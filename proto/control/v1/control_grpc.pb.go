@@ -29,6 +29,10 @@ const (
 	Control_SetWeightsEpoch_FullMethodName = "/baton.control.v1.Control/SetWeightsEpoch"
 	Control_Reset_FullMethodName           = "/baton.control.v1.Control/Reset"
 	Control_Status_FullMethodName          = "/baton.control.v1.Control/Status"
+	Control_List_FullMethodName            = "/baton.control.v1.Control/List"
+	Control_Geometry_FullMethodName        = "/baton.control.v1.Control/Geometry"
+	Control_Lifecycle_FullMethodName       = "/baton.control.v1.Control/Lifecycle"
+	Control_Drain_FullMethodName           = "/baton.control.v1.Control/Drain"
 	Control_Watch_FullMethodName           = "/baton.control.v1.Control/Watch"
 )
 
@@ -53,6 +57,17 @@ type ControlClient interface {
 	// until then.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// List tells what a sidecar knows of all hand-offs, in pages.
+	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
+	// Geometry tells a whole group's model and shards, by its leader.
+	Geometry(ctx context.Context, in *GeometryRequest, opts ...grpc.CallOption) (*GeometryResponse, error)
+	// Lifecycle passes an action to every engine of the group, by its leader, in the order of
+	// its decisions. It returns when every engine acknowledged it, or with the first refusal.
+	Lifecycle(ctx context.Context, in *LifecycleRequest, opts ...grpc.CallOption) (*LifecycleResponse, error)
+	// Drain stops or resumes the group's intake, by its leader: imports are refused, and
+	// engines hear STOP_INTAKE or RESUME_INTAKE. It answers at once how much is left, and is asked
+	// again until it is safe to stop.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	// Watch tells what happens, from a sequence number on.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
@@ -135,6 +150,46 @@ func (c *controlClient) Status(ctx context.Context, in *StatusRequest, opts ...g
 	return out, nil
 }
 
+func (c *controlClient) List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListResponse)
+	err := c.cc.Invoke(ctx, Control_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Geometry(ctx context.Context, in *GeometryRequest, opts ...grpc.CallOption) (*GeometryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GeometryResponse)
+	err := c.cc.Invoke(ctx, Control_Geometry_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Lifecycle(ctx context.Context, in *LifecycleRequest, opts ...grpc.CallOption) (*LifecycleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LifecycleResponse)
+	err := c.cc.Invoke(ctx, Control_Lifecycle_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainResponse)
+	err := c.cc.Invoke(ctx, Control_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[0], Control_Watch_FullMethodName, cOpts...)
@@ -175,6 +230,17 @@ type ControlServer interface {
 	// until then.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// List tells what a sidecar knows of all hand-offs, in pages.
+	List(context.Context, *ListRequest) (*ListResponse, error)
+	// Geometry tells a whole group's model and shards, by its leader.
+	Geometry(context.Context, *GeometryRequest) (*GeometryResponse, error)
+	// Lifecycle passes an action to every engine of the group, by its leader, in the order of
+	// its decisions. It returns when every engine acknowledged it, or with the first refusal.
+	Lifecycle(context.Context, *LifecycleRequest) (*LifecycleResponse, error)
+	// Drain stops or resumes the group's intake, by its leader: imports are refused, and
+	// engines hear STOP_INTAKE or RESUME_INTAKE. It answers at once how much is left, and is asked
+	// again until it is safe to stop.
+	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	// Watch tells what happens, from a sequence number on.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedControlServer()
@@ -207,6 +273,18 @@ func (UnimplementedControlServer) Reset(context.Context, *ResetRequest) (*ResetR
 }
 func (UnimplementedControlServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedControlServer) List(context.Context, *ListRequest) (*ListResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedControlServer) Geometry(context.Context, *GeometryRequest) (*GeometryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Geometry not implemented")
+}
+func (UnimplementedControlServer) Lifecycle(context.Context, *LifecycleRequest) (*LifecycleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Lifecycle not implemented")
+}
+func (UnimplementedControlServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
 }
 func (UnimplementedControlServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -358,6 +436,78 @@ func _Control_Status_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).List(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_List_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).List(ctx, req.(*ListRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Geometry_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GeometryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Geometry(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Geometry_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Geometry(ctx, req.(*GeometryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Lifecycle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LifecycleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Lifecycle(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Lifecycle_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Lifecycle(ctx, req.(*LifecycleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -403,6 +553,22 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Control_Status_Handler,
+		},
+		{
+			MethodName: "List",
+			Handler:    _Control_List_Handler,
+		},
+		{
+			MethodName: "Geometry",
+			Handler:    _Control_Geometry_Handler,
+		},
+		{
+			MethodName: "Lifecycle",
+			Handler:    _Control_Lifecycle_Handler,
+		},
+		{
+			MethodName: "Drain",
+			Handler:    _Control_Drain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
