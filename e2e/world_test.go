@@ -106,7 +106,7 @@ func (w *world) down() {
 
 // listen hands on the manifests of a prefill group.
 func (w *world) listen(ctx context.Context, g *dev.Running) {
-	for n, err := range g.Leader.Watch(ctx, 1) {
+	for n, err := range g.Leader.Watch(ctx, control.Cursor{}) {
 		if err != nil {
 			return
 		}

@@ -173,7 +173,7 @@ func label(i int) string { return fmt.Sprintf("r%d", i+1) }
 
 // watch passes on the manifests that a prefill leader shows.
 func (d *demo) watch(ctx context.Context, g *dev.Running) error {
-	for n, err := range g.Leader.Watch(ctx, 0) {
+	for n, err := range g.Leader.Watch(ctx, control.Cursor{}) {
 		if err != nil && d.opt.Kill != "" && ctx.Err() == nil {
 			return d.watchAgain(ctx, g)
 		}

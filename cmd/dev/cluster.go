@@ -341,7 +341,7 @@ func (c *Cluster) rosters(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for n, err := range g.Leader.Watch(ctx, 1) {
+		for n, err := range g.Leader.Watch(ctx, control.Cursor{}) {
 			if err != nil {
 				return fmt.Errorf("group %s: watch its leader: %w", g.Name, err)
 			}

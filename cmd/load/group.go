@@ -102,7 +102,7 @@ func (g *group) hear(e engine.Event) {
 
 // watch passes on the manifests of announced hand-offs, until ctx ends.
 func (g *group) watch(ctx context.Context) {
-	from := uint64(0)
+	var from control.Cursor
 	for ctx.Err() == nil {
 		for n, err := range g.Leader.Watch(ctx, from) {
 			if err != nil { // its sidecar is being started again
@@ -112,7 +112,7 @@ func (g *group) watch(ctx context.Context) {
 				}
 				break
 			}
-			from = n.Seq + 1
+			from = n.After()
 			if n.Kind == control.Announced {
 				select {
 				case g.box(n.Label).announced <- *n.Manifest:

@@ -160,3 +160,20 @@ func fromAttach(b *bound, p *commonv1.Attach) handoff.Attach {
 		Weights:   handoff.WeightsPolicy(enum(b, "attach.weights", p.GetWeights(), 0, commonv1.WeightsPolicy(handoff.WeightsAllow))),
 	}
 }
+
+// ToGroup encodes the model, the shards and the members of a geometry.
+func ToGroup(g handoff.Geometry) (*commonv1.Model, []*commonv1.Shard, []*commonv1.Member, error) {
+	var b bound
+	b.str("geometry.group", g.Group)
+	m, ss := toModel(&b, g.Model), each(&b, "geometry.shards", g.Shards, MaxShards, toShard)
+	return m, ss, each(&b, "geometry.members", g.Members, MaxRanks, toMember), b.err
+}
+
+// FromGroup decodes a geometry.
+func FromGroup(group string, launch uint64, m *commonv1.Model, ss []*commonv1.Shard, ms []*commonv1.Member) (handoff.Geometry, error) {
+	var b bound
+	g := handoff.Geometry{Group: b.str("geometry.group", group), Instance: handoff.Instance(launch), Model: fromModel(&b, m),
+		Shards:  each(&b, "geometry.shards", ss, MaxShards, fromShard),
+		Members: each(&b, "geometry.members", ms, MaxRanks, fromMember)}
+	return g, b.err
+}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/batonkv/baton/proto/codec"
@@ -8,6 +9,7 @@ import (
 	controlv1 "github.com/batonkv/baton/proto/control/v1"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 const maxCounters = 1 << 12
@@ -47,6 +49,84 @@ func DecodeInfo(p *controlv1.GetResponse) (Info, error) {
 		Err: errs.FromProto(p.GetError()), SourceSafe: p.GetSourceSafe()}, checkLabel(p.GetLabel())
 }
 
+// EncodeQuery encodes which hand-offs are asked for.
+func EncodeQuery(q Query) (*controlv1.ListRequest, error) {
+	return &controlv1.ListRequest{Role: controlv1.Role(q.Role), Live: q.Live, Page: q.Page, Limit: q.Limit}, q.Check()
+}
+
+// DecodeQuery decodes which hand-offs are asked for.
+func DecodeQuery(p *controlv1.ListRequest) (Query, error) {
+	if r := p.GetRole(); r < 0 || r > controlv1.Role(Destination) {
+		return Query{}, fmt.Errorf("%w: list.role: %d", handoff.ErrBound, r)
+	}
+	q := Query{Role: Role(p.GetRole()), Live: p.GetLive(), Page: p.GetPage(), Limit: p.GetLimit()}
+	return q, q.Check()
+}
+
+// EncodePage encodes a part of a list.
+func EncodePage(g Page) (*controlv1.ListResponse, error) {
+	if len(g.Infos) > MaxPage {
+		return nil, over("list.infos", len(g.Infos), MaxPage)
+	}
+	p := &controlv1.ListResponse{Next: g.Next}
+	for _, i := range g.Infos {
+		info, err := EncodeInfo(i)
+		if err != nil {
+			return nil, err
+		}
+		p.Infos = append(p.Infos, info)
+	}
+	return p, nil
+}
+
+// DecodePage decodes a part of a list.
+func DecodePage(p *controlv1.ListResponse) (Page, error) {
+	if n := len(p.GetInfos()); n > MaxPage {
+		return Page{}, over("list.infos", n, MaxPage)
+	}
+	if n := len(p.GetNext()); n > codec.MaxString {
+		return Page{}, over("list.next", n, codec.MaxString)
+	}
+	g := Page{Next: p.GetNext()}
+	for _, info := range p.GetInfos() {
+		i, err := DecodeInfo(info)
+		if err != nil {
+			return Page{}, err
+		}
+		g.Infos = append(g.Infos, i)
+	}
+	return g, nil
+}
+
+// EncodeGeometry encodes a group's model and shards, with their digest.
+func EncodeGeometry(g Geometry) (*controlv1.GeometryResponse, error) {
+	if len(g.Name) > codec.MaxString {
+		return nil, over("geometry.name", len(g.Name), codec.MaxString)
+	}
+	model, shards, members, err := codec.ToGroup(g.Geometry)
+	if err != nil {
+		return nil, err
+	}
+	digest := layout.GeometryDigest(g.Model, g.Shards)
+	return &controlv1.GeometryResponse{Model: model, Shards: shards, Digest: digest[:], Name: g.Name, WeightsEpoch: g.WeightsEpoch,
+		Group: g.Group, Instance: uint64(g.Instance), Members: members}, nil
+}
+
+// DecodeGeometry decodes a group's model and shards, and holds them against their digest.
+func DecodeGeometry(p *controlv1.GeometryResponse) (Geometry, error) {
+	if n := len(p.GetName()); n > codec.MaxString {
+		return Geometry{}, over("geometry.name", n, codec.MaxString)
+	}
+	g, err := codec.FromGroup(p.GetGroup(), p.GetInstance(), p.GetModel(), p.GetShards(), p.GetMembers())
+	if err != nil {
+		return Geometry{}, err
+	}
+	if d := layout.GeometryDigest(g.Model, g.Shards); !bytes.Equal(d[:], p.GetDigest()) {
+		return Geometry{}, fmt.Errorf("%w: geometry.digest: %x, of the model and shards that came with it %x", handoff.ErrPlan, p.GetDigest(), d)
+	}
+	return Geometry{Geometry: g, Name: p.GetName(), WeightsEpoch: p.GetWeightsEpoch()}, nil
+}
+
 // EncodeStatus encodes a status.
 func EncodeStatus(s Status) (*controlv1.StatusResponse, error) {
 	self, err := codec.ToMember(s.Self)
@@ -60,7 +140,7 @@ func EncodeStatus(s Status) (*controlv1.StatusResponse, error) {
 		return nil, over("status.counters", len(s.Counters), maxCounters)
 	}
 	p := &controlv1.StatusResponse{Self: self, Instance: uint64(s.Instance), Ranks: s.Ranks, Ready: s.Ready,
-		Capacity: codec.ToCapacity(s.Capacity), MoverPid: s.MoverPID, Counters: s.Counters}
+		Capacity: codec.ToCapacity(s.Capacity), MoverPid: s.MoverPID, Counters: s.Counters, Draining: s.Draining}
 	for _, m := range s.Members {
 		member, err := codec.ToMember(m.Member)
 		if err != nil {
@@ -88,7 +168,7 @@ func DecodeStatus(p *controlv1.StatusResponse) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{Self: self, Instance: handoff.Instance(p.GetInstance()), Ranks: p.GetRanks(), Ready: p.GetReady(),
-		Capacity: capacity, MoverPID: p.GetMoverPid()}
+		Capacity: capacity, MoverPID: p.GetMoverPid(), Draining: p.GetDraining()}
 	if len(p.GetCounters()) > 0 {
 		s.Counters = p.GetCounters()
 	}
@@ -121,7 +201,7 @@ func EncodeNotice(n Notice) (*controlv1.WatchResponse, error) {
 			return nil, err
 		}
 	}
-	return &controlv1.WatchResponse{Seq: n.Seq, Kind: controlv1.NoticeKind(n.Kind), Label: n.Label, Id: id, Manifest: manifest,
+	return &controlv1.WatchResponse{Incarnation: uint64(n.Incarnation), Seq: n.Seq, Kind: controlv1.NoticeKind(n.Kind), Label: n.Label, Id: id, Manifest: manifest,
 		Bytes: n.Bytes, Cached: n.Cached, Phases: phases, Error: errs.ToProto(n.Err), SourceSafe: n.SourceSafe, Lost: n.Lost}, nil
 }
 
@@ -131,14 +211,14 @@ func DecodeNotice(p *controlv1.WatchResponse) (Notice, error) {
 	if err != nil {
 		return Notice{}, err
 	}
-	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Announced) {
-		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Announced)
+	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Serving) {
+		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Serving)
 	}
 	phases, err := codec.FromPhases(p.GetPhases())
 	if err != nil {
 		return Notice{}, err
 	}
-	n := Notice{Seq: p.GetSeq(), Kind: Kind(p.GetKind()), Label: p.GetLabel(), ID: id, Bytes: p.GetBytes(), Cached: p.GetCached(),
+	n := Notice{Incarnation: handoff.Incarnation(p.GetIncarnation()), Seq: p.GetSeq(), Kind: Kind(p.GetKind()), Label: p.GetLabel(), ID: id, Bytes: p.GetBytes(), Cached: p.GetCached(),
 		Phases: phases, Err: errs.FromProto(p.GetError()), SourceSafe: p.GetSourceSafe(), Lost: p.GetLost()}
 	if p.GetManifest() != nil {
 		m, err := codec.FromManifest(p.GetManifest())

@@ -8,8 +8,10 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"iter"
 
+	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -30,9 +32,14 @@ type Service interface {
 	// Reset gives up every hand-off of the group; ErrQuiet while a copy may touch its memory.
 	Reset(ctx context.Context) error
 	Status(ctx context.Context) (Status, error)
-	// Watch yields notices from sequence number from on, 0: from the oldest kept, until
-	// ctx ends. A non-nil error is the last item. Log.Watch is an implementation.
-	Watch(ctx context.Context, from uint64) iter.Seq2[Notice, error]
+	// List tells what is known of hand-offs, a page at a time: sources before destinations,
+	// each by age.
+	List(ctx context.Context, q Query) (Page, error)
+	// Geometry is the group's, by its leader; ErrNotReady while a rank is missing.
+	Geometry(ctx context.Context) (Geometry, error)
+	// Watch yields notices from a cursor on until ctx ends. A non-nil error is the last
+	// item. Log.Watch is an implementation.
+	Watch(ctx context.Context, from Cursor) iter.Seq2[Notice, error]
 }
 
 // Role says which side of a hand-off a sidecar is.
@@ -98,6 +105,7 @@ type Status struct {
 	Capacity handoff.Capacity
 	MoverPID int32             // 0: none runs
 	Counters map[string]uint64 // by name; they only grow
+	Draining bool              // the group takes no new work
 }
 
 // Query selects hand-offs of List.
@@ -110,6 +118,19 @@ type Query struct {
 
 // MaxPage bounds one Page.
 const MaxPage = 1000
+
+// Check says why q cannot be answered, or returns nil.
+func (q Query) Check() error {
+	switch {
+	case q.Role > Destination:
+		return fmt.Errorf("%w: list.role: %d: want 0 to %d", handoff.ErrBound, q.Role, Destination)
+	case q.Limit < 0 || q.Limit > MaxPage:
+		return over("list.limit", int(q.Limit), MaxPage)
+	case len(q.Page) > codec.MaxString:
+		return over("list.page", len(q.Page), codec.MaxString)
+	}
+	return nil
+}
 
 // Page is a part of a list. Next asks for what follows; "": nothing does.
 type Page struct {
@@ -134,11 +155,14 @@ type Drain struct {
 }
 
 // Cursor is where a Watch goes on: the number after the last notice seen, and the process
-// that numbered it. Zero: from the oldest that is kept.
+// that numbered it, 0: not known. Zero: from the oldest that is kept.
 type Cursor struct {
 	Incarnation handoff.Incarnation
 	Seq         uint64
 }
+
+// After is the cursor that follows n.
+func (n Notice) After() Cursor { return Cursor{n.Incarnation, n.Seq + 1} }
 
 // Kind is what a Notice tells.
 type Kind uint8

@@ -12,14 +12,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/internal/certtest"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // fake answers with what a test sets, and tells what it was asked.
@@ -29,6 +28,8 @@ type fake struct {
 	imported handoff.Imported
 	info     control.Info
 	status   control.Status
+	page     control.Page
+	geometry control.Geometry
 	asked    []any
 	err      error
 	block    bool
@@ -63,9 +64,17 @@ func (f *fake) Reset(context.Context) error {
 	return f.err
 }
 func (f *fake) Status(context.Context) (control.Status, error) { return f.status, f.err }
-func (f *fake) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
+func (f *fake) List(_ context.Context, q control.Query) (control.Page, error) {
+	f.asked = append(f.asked, q)
+	return f.page, f.err
+}
+func (f *fake) Geometry(context.Context) (control.Geometry, error) { return f.geometry, f.err }
+func (f *fake) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {
 	return f.Log.Watch(ctx, from)
 }
+
+// process numbers the notices of the fake.
+const process handoff.Incarnation = 77
 
 type world struct {
 	*fake
@@ -76,7 +85,7 @@ type world struct {
 
 func start(t *testing.T) *world {
 	t.Helper()
-	w := &world{fake: &fake{Log: control.NewLog(8), imports: make(chan handoff.Import, 8)}, ca: certtest.New(t)}
+	w := &world{fake: &fake{Log: control.NewLog(process, 8), imports: make(chan handoff.Import, 8)}, ca: certtest.New(t)}
 	server, _ := w.ca.Configs(t, "baton://c/t/g/0")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -142,9 +151,36 @@ func TestCalls(t *testing.T) {
 	w.status = control.Status{Self: self, Instance: 4, Ranks: 2, Ready: true,
 		Members:  []control.MemberStatus{{Member: self, PID: 12, Addr: "h:1", Attached: true}},
 		Capacity: handoff.Capacity{Blocks: 5, Slots: 6, BlockTokens: 16}, MoverPID: 99,
-		Counters: map[string]uint64{"sent.Open": 1}}
+		Counters: map[string]uint64{"sent.Open": 1}, Draining: true}
 	if got, err := c.Status(ctx); err != nil || !reflect.DeepEqual(got, w.status) {
 		t.Errorf("status: %+v, %v", got, err)
+	}
+	w.page = control.Page{Infos: []control.Info{w.info, {ID: id, Role: control.Source, Phase: control.Held, Label: "r2", Copies: 1}}, Next: "s9"}
+	w.asked = nil
+	q := control.Query{Role: control.Source, Live: true, Page: "s3", Limit: 2}
+	if got, err := c.List(ctx, q); err != nil || !reflect.DeepEqual(got, w.page) || !reflect.DeepEqual(w.asked, []any{q}) {
+		t.Errorf("list: %+v, %v, asked %v", got, err, w.asked)
+	}
+	w.geometry = control.Geometry{Name: "m", WeightsEpoch: 3, Geometry: handoff.Geometry{Group: "g", Instance: 4, Members: []handoff.Member{self},
+		Model: layout.Model{States: []layout.State{{Name: "ssm", Paging: layout.PerRequest, Layers: 1, Units: 2, Elems: 4}}},
+		Shards: []layout.Shard{{Box: layout.Box{Layers: layout.Span{Hi: 1}, Units: layout.Span{Hi: 2}}, Rows: 1, Items: 3, DType: layout.F32,
+			View: layout.View{Item: 32, Unit: 16, Elem: 4}}}}}
+	if got, err := c.Geometry(ctx); err != nil || !reflect.DeepEqual(got, w.geometry) {
+		t.Errorf("geometry: %+v, %v", got, err)
+	}
+}
+
+func TestListIsBounded(t *testing.T) {
+	w, ctx := start(t), testCtx(t)
+	c := w.dial(t, "baton://control/dev")
+	for _, q := range []control.Query{{Role: 3}, {Limit: -1}, {Limit: control.MaxPage + 1}, {Page: strings.Repeat("x", 300)}} {
+		if _, err := c.List(ctx, q); !errors.Is(err, handoff.ErrBound) || len(w.asked) > 0 {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	w.page.Infos = make([]control.Info, control.MaxPage+1)
+	if _, err := c.List(ctx, control.Query{}); !errors.Is(err, handoff.ErrBound) {
+		t.Errorf("a page of %d: %v", len(w.page.Infos), err)
 	}
 }
 
@@ -155,8 +191,10 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	_, ierr := c.Import(ctx, handoff.Import{})
 	_, gerr := c.Get(ctx, id)
 	_, serr := c.Status(ctx)
+	_, lerr := c.List(ctx, control.Query{})
+	_, merr := c.Geometry(ctx)
 	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
-		"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx)} {
+		"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr} {
 		if !errors.Is(err, handoff.ErrTransfer) || !errors.Is(err, handoff.ErrPeer) || errors.Is(err, handoff.ErrInDoubt) || err.Error() != w.err.Error() {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -203,12 +241,14 @@ func TestOnlyControlPlanesMayCall(t *testing.T) {
 		_, gerr := c.Get(ctx, id)
 		_, serr := c.Status(ctx)
 		var werr error
-		for _, err := range c.Watch(ctx, 0) {
+		for _, err := range c.Watch(ctx, control.Cursor{}) {
 			werr = err
 		}
+		_, lerr := c.List(ctx, control.Query{})
+		_, merr := c.Geometry(ctx)
 		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
-			"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx)} {
-			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), uri) || errors.Is(err, handoff.ErrInDoubt) {
+			"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr} {
+			if !errors.Is(err, handoff.ErrDenied) || !strings.Contains(err.Error(), uri) || errors.Is(err, handoff.ErrInDoubt) {
 				t.Errorf("%s by %s: %v", call, uri, err)
 			}
 		}
@@ -220,7 +260,7 @@ func TestOnlyControlPlanesMayCall(t *testing.T) {
 
 // count is how many notices a watch that ends by itself yields.
 func count(t *testing.T, c *client.Client) (n int) {
-	for _, err := range c.Watch(testCtx(t), 0) {
+	for _, err := range c.Watch(testCtx(t), control.Cursor{}) {
 		if n++; err != nil {
 			t.Fatalf("an ordinary end became %v", err)
 		}
@@ -242,8 +282,11 @@ func TestWatch(t *testing.T) {
 	for _, n := range want[:2] {
 		w.Append(n)
 	}
+	for i := range want {
+		want[i].Incarnation = process
+	}
 	var got []control.Notice
-	for n, err := range c.Watch(testCtx(t), 0) {
+	for n, err := range c.Watch(testCtx(t), control.Cursor{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +303,7 @@ func TestWatch(t *testing.T) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
 	}
 	w.Append(control.Notice{Kind: control.Failed, Err: fmt.Errorf("r9: %w", handoff.ErrGone)})
-	for n, err := range c.Watch(testCtx(t), 6) {
+	for n, err := range c.Watch(testCtx(t), want[4].After()) {
 		if err != nil || !errors.Is(n.Err, handoff.ErrGone) || n.Seq != 6 {
 			t.Fatalf("%+v, %v", n, err)
 		}
@@ -268,7 +311,7 @@ func TestWatch(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(testCtx(t))
 	defer cancel()
-	for _, err := range c.Watch(ctx, 1) {
+	for _, err := range c.Watch(ctx, control.Cursor{Incarnation: process, Seq: 1}) {
 		if cancel(); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatalf("ended context: %v", err)
 		}
@@ -278,7 +321,7 @@ func TestWatch(t *testing.T) {
 		t.Fatalf("%d notices of a closed log, want 6", n)
 	}
 	w.stop()
-	for _, err := range c.Watch(testCtx(t), 0) {
+	for _, err := range c.Watch(testCtx(t), control.Cursor{}) {
 		if !errors.Is(err, handoff.ErrPeer) {
 			t.Fatalf("no sidecar: %v", err)
 		}

@@ -4,11 +4,15 @@ import (
 	"context"
 	"iter"
 	"sync"
+
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // Log keeps the newest notices for watchers. Append never waits for one. Safe for
 // concurrent use; make it with NewLog.
 type Log struct {
+	process handoff.Incarnation // that numbers
+
 	mu     sync.Mutex // guards:
 	ring   []Notice   // notice n is at n % len
 	next   uint64     // sequence number of the next notice
@@ -16,19 +20,19 @@ type Log struct {
 	over   bool
 }
 
-// NewLog makes a log that keeps at most bound notices, 1024 if that is 0 or less.
-func NewLog(bound int) *Log {
+// NewLog makes the log of a process that keeps at most bound notices, 1024 if that is 0 or less.
+func NewLog(process handoff.Incarnation, bound int) *Log {
 	if bound <= 0 {
 		bound = 1024
 	}
-	return &Log{ring: make([]Notice, bound), next: 1, change: make(chan struct{})}
+	return &Log{process: process, ring: make([]Notice, bound), next: 1, change: make(chan struct{})}
 }
 
 // Append numbers n and keeps it; it returns the number.
 func (l *Log) Append(n Notice) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n.Seq = l.next
+	n.Seq, n.Incarnation = l.next, l.process
 	l.ring[n.Seq%uint64(len(l.ring))] = n
 	l.next++
 	if !l.over {
@@ -64,7 +68,7 @@ func (l *Log) at(n uint64) (Notice, <-chan struct{}) {
 	old := l.oldest()
 	switch {
 	case n < old:
-		return Notice{Kind: Gap, Seq: old - 1, Lost: old - n}, nil
+		return Notice{Incarnation: l.process, Kind: Gap, Seq: old - 1, Lost: old - n}, nil
 	case n < l.next:
 		return l.ring[n%uint64(len(l.ring))], nil
 	case l.over:
@@ -74,21 +78,21 @@ func (l *Log) at(n uint64) (Notice, <-chan struct{}) {
 }
 
 // start is the first number for a watcher that asks for from, and the gap to tell first.
-func (l *Log) start(from uint64) (uint64, Notice) {
+func (l *Log) start(from Cursor) (uint64, Notice) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch old := l.oldest(); {
-	case from == 0:
+	case from.Incarnation != 0 && from.Incarnation != l.process, from.Seq > l.next:
+		return old, Notice{Incarnation: l.process, Kind: Gap, Seq: old - 1}
+	case from.Seq == 0:
 		return old, Notice{}
-	case from > l.next:
-		return old, Notice{Kind: Gap, Seq: old - 1}
 	}
-	return from, Notice{}
+	return from.Seq, Notice{}
 }
 
-// Watch yields notices from number from on, 0: from the oldest kept, until ctx or the
-// log ends. The error of ctx is the last item.
-func (l *Log) Watch(ctx context.Context, from uint64) iter.Seq2[Notice, error] {
+// Watch yields notices from a cursor on until ctx or the log ends. The error of ctx is the
+// last item.
+func (l *Log) Watch(ctx context.Context, from Cursor) iter.Seq2[Notice, error] {
 	return func(yield func(Notice, error) bool) {
 		n, first := l.start(from)
 		if first.Kind == Gap && !yield(first, nil) {

@@ -10,7 +10,7 @@ import (
 )
 
 // seen watches a closed log from from.
-func seen(l *Log, from uint64) (got []Notice) {
+func seen(l *Log, from Cursor) (got []Notice) {
 	for n, err := range l.Watch(context.Background(), from) {
 		if err != nil {
 			panic(err)
@@ -21,7 +21,7 @@ func seen(l *Log, from uint64) (got []Notice) {
 }
 
 func TestLogTellsWhatIsLost(t *testing.T) {
-	l := NewLog(4)
+	l := NewLog(9, 4)
 	for range 10 {
 		l.Append(Notice{Kind: Ready})
 	}
@@ -38,7 +38,7 @@ func TestLogTellsWhatIsLost(t *testing.T) {
 		{from: 6, gap: true, seq: 6, lost: 1, first: 7},
 		{from: 12, gap: true, seq: 6, lost: 0, first: 7},
 	} {
-		got := seen(l, c.from)
+		got := seen(l, Cursor{Seq: c.from})
 		if c.gap {
 			if len(got) == 0 || got[0].Kind != Gap || got[0].Seq != c.seq || got[0].Lost != c.lost {
 				t.Errorf("from %d: got %+v, want a gap to %d of %d", c.from, got, c.seq, c.lost)
@@ -63,11 +63,37 @@ func TestLogTellsWhatIsLost(t *testing.T) {
 	}
 }
 
+// A number of another process says nothing here: whatever it is, a gap comes first.
+func TestLogOfAnotherProcess(t *testing.T) {
+	l := NewLog(9, 4)
+	for range 6 {
+		l.Append(Notice{Kind: Ready})
+	}
+	l.Close()
+	for _, from := range []Cursor{{8, 0}, {8, 1}, {8, 5}, {8, 7}, {8, 100}} {
+		got := seen(l, from)
+		if len(got) != 5 || got[0].Kind != Gap || got[0].Lost != 0 || got[0].Seq != 2 || got[1].Seq != 3 || got[4].Seq != 6 {
+			t.Errorf("from %+v: %+v", from, got)
+		}
+		for _, n := range got {
+			if n.Incarnation != 9 {
+				t.Errorf("from %+v: %+v is of no process", from, n)
+			}
+		}
+	}
+	if got := seen(l, Cursor{9, 5}); len(got) != 2 || got[0].Seq != 5 || got[0].After() != (Cursor{9, 6}) {
+		t.Errorf("of this process: %+v", got)
+	}
+	if got := seen(l, Cursor{Incarnation: 9}); len(got) != 4 {
+		t.Errorf("of this process, from the oldest: %+v", got)
+	}
+}
+
 func TestSlowWatcherMissesAndHears(t *testing.T) {
-	l := NewLog(2)
+	l := NewLog(9, 2)
 	l.Append(Notice{Kind: Ready})
 	var got []Notice
-	for n := range l.Watch(context.Background(), 1) {
+	for n := range l.Watch(context.Background(), Cursor{Seq: 1}) {
 		if got = append(got, n); len(got) == 1 {
 			for range 5 {
 				l.Append(Notice{Kind: NotReady})
@@ -81,7 +107,7 @@ func TestSlowWatcherMissesAndHears(t *testing.T) {
 }
 
 func FuzzNotice(f *testing.F) {
-	for k := Gap; k <= Announced; k++ {
+	for k := Gap; k <= Serving; k++ {
 		p, err := EncodeNotice(Notice{Kind: k, Seq: 4, Label: "r"})
 		if err != nil {
 			f.Fatal(err)
@@ -105,6 +131,22 @@ func FuzzNotice(f *testing.F) {
 		var g controlv1.GetResponse
 		if proto.Unmarshal(wire, &g) == nil {
 			_, _ = DecodeInfo(&g)
+		}
+		var q controlv1.ListRequest
+		if proto.Unmarshal(wire, &q) == nil {
+			if q, err := DecodeQuery(&q); err == nil {
+				if _, err := EncodeQuery(q); err != nil {
+					t.Fatalf("decoded %+v, cannot encode: %v", q, err)
+				}
+			}
+		}
+		var l controlv1.ListResponse
+		if proto.Unmarshal(wire, &l) == nil {
+			_, _ = DecodePage(&l)
+		}
+		var m controlv1.GeometryResponse
+		if proto.Unmarshal(wire, &m) == nil {
+			_, _ = DecodeGeometry(&m)
 		}
 	})
 }

@@ -6,10 +6,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	grpcpeer "google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
 	"github.com/batonkv/baton/proto/codec"
 	commonv1 "github.com/batonkv/baton/proto/common/v1"
@@ -55,7 +53,7 @@ func (s *server) allow(ctx context.Context) error {
 		}
 	}
 	if err := s.auth(identity); err != nil {
-		return status.Error(codes.PermissionDenied, "control: "+err.Error())
+		return errs.ToStatus(fmt.Errorf("%w: %w", handoff.ErrDenied, err))
 	}
 	return nil
 }
@@ -144,12 +142,40 @@ func (s *server) Status(ctx context.Context, _ *controlv1.StatusRequest) (*contr
 	return p, errs.ToStatus(err)
 }
 
+func (s *server) List(ctx context.Context, req *controlv1.ListRequest) (*controlv1.ListResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	q, err := DecodeQuery(req)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	got, err := s.svc.List(ctx, q)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := EncodePage(got)
+	return p, errs.ToStatus(err)
+}
+
+func (s *server) Geometry(ctx context.Context, _ *controlv1.GeometryRequest) (*controlv1.GeometryResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	got, err := s.svc.Geometry(ctx)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := EncodeGeometry(got)
+	return p, errs.ToStatus(err)
+}
+
 func (s *server) Watch(req *controlv1.WatchRequest, stream controlv1.Control_WatchServer) error {
 	ctx := stream.Context()
 	if err := s.allow(ctx); err != nil {
 		return err
 	}
-	for n, err := range s.svc.Watch(ctx, req.GetFrom()) {
+	for n, err := range s.svc.Watch(ctx, Cursor{handoff.Incarnation(req.GetIncarnation()), req.GetFrom()}) {
 		if err != nil {
 			return errs.ToStatus(err)
 		}

@@ -109,8 +109,12 @@ func (v Service) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
 	case !ok:
 		return control.Info{}, fmt.Errorf("%w: no hand-off %v", handoff.ErrUnknown, id)
 	}
+	return info(o), nil
+}
+
+func info(o machine.Outcome) control.Info {
 	return control.Info{ID: o.ID, Role: role(o), Phase: phase(o), Label: o.Label, Attempt: o.Attempt, Copies: o.Copies,
-		Bytes: o.Imported.Bytes, Err: o.Err, SourceSafe: o.SourceSafe}, nil
+		Bytes: o.Imported.Bytes, Err: o.Err, SourceSafe: o.SourceSafe}
 }
 
 func role(o machine.Outcome) control.Role {
@@ -160,8 +164,8 @@ func (v Service) Status(ctx context.Context) (control.Status, error) {
 	return st, err
 }
 
-// Watch yields notices from a number on.
-func (v Service) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
+// Watch yields notices from a cursor on.
+func (v Service) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {
 	return v.s.notices.Watch(ctx, from)
 }
 

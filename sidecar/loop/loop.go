@@ -107,7 +107,7 @@ func New(cfg Config) *Sidecar {
 		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]*peer.Session{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
 		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
-		notices: control.NewLog(0), host: cfg.Record.Host, fatal: make(chan error, 1)}
+		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
 	s.standing("discovery has not answered, or another sidecar holds the rank")
 	return s
 }

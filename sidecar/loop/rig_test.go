@@ -253,7 +253,7 @@ func (r *rig) same(group, label string, tokens int32) bool {
 
 // notice waits for the first notice of a kind from number from on.
 func (r *rig) notice(group string, from uint64, kind control.Kind, label string) control.Notice {
-	for n, err := range r.sides[group+"/0"].Service().Watch(r.t.Context(), from) {
+	for n, err := range r.sides[group+"/0"].Service().Watch(r.t.Context(), control.Cursor{Seq: from}) {
 		check(r.t, err)
 		if n.Kind == kind && (label == "" || n.Label == label) {
 			return n

@@ -86,14 +86,14 @@ func (m *Machine) startImport(im handoff.Import) (*importing, error) {
 }
 
 func (m *Machine) checkImport(im handoff.Import) error {
-	man := im.Manifest
+	man, here := im.Manifest, m.whole()
 	switch {
 	case !m.leads():
-		return fmt.Errorf("%w: rank %d does not lead group %s: ask rank 0", handoff.ErrNotReady, m.cfg.Self.Rank, m.cfg.Self.Group)
+		return here
 	case m.cfg.Role == discovery.Prefill:
 		return fmt.Errorf("%w: group %s has the role prefill: it imports nothing", handoff.ErrRole, m.cfg.Self.Group)
-	case m.lead.roster == nil:
-		return fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
+	case here != nil:
+		return here
 	case len(m.lead.imports) >= m.cfg.MaxImports:
 		return fmt.Errorf("%w: %d imports wait in group %s", handoff.ErrCapacity, len(m.lead.imports), m.cfg.Self.Group)
 	case man.ID.Group == "" || im.Label == "":

@@ -10,8 +10,8 @@
 // lease.go and offer.go (source side: pins, leases, answers to importers), importer.go,
 // queue.go and outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go
 // and fence.go (a rank's share of an import, and its memory), weights.go and reset.go,
-// peers.go (sessions and links). meets.go, meetings.go and load.go only look: they are for
-// simulations and tests.
+// peers.go (sessions and links), list.go (what a leader is asked). meets.go, meetings.go
+// and load.go only look: they are for simulations and tests.
 package machine
 
 import (

@@ -207,7 +207,7 @@ func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
 		}
 	}
 	if s := m.lead.sources[id]; s != nil {
-		return Outcome{ID: id, Label: s.Label, Source: s.State(), Copies: s.Copies()}, true
+		return m.sourceOutcome(s), true
 	}
 	return Outcome{}, false
 }

@@ -11,8 +11,8 @@ import (
 // resetCall gives up what the group imports and what it holds. What may still be touched
 // is not freed for it: the answer names it, it ends by itself, and asking again tells.
 func (m *Machine) resetCall(e Reset) {
-	if !m.leads() {
-		m.do(Reply{Call: e.Call, Err: fmt.Errorf("%w: rank %d does not lead group %s: ask rank 0", handoff.ErrNotReady, m.cfg.Self.Rank, m.cfg.Self.Group)})
+	if err := m.leading(); err != nil {
+		m.do(Reply{Call: e.Call, Err: err})
 		return
 	}
 	m.failUndecided(fmt.Errorf("%w: group %s is reset", handoff.ErrAborted, m.cfg.Self.Group))

@@ -47,11 +47,10 @@ func (m *Machine) weightsCall(e SetWeightsEpoch) {
 }
 
 func (m *Machine) checkWeights(epoch uint64) error {
+	if err := m.whole(); err != nil {
+		return err
+	}
 	switch {
-	case !m.leads():
-		return fmt.Errorf("%w: rank %d does not lead group %s: ask rank 0", handoff.ErrNotReady, m.cfg.Self.Rank, m.cfg.Self.Group)
-	case m.lead.roster == nil:
-		return fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
 	case epoch < m.epoch():
 		return fmt.Errorf("%w: group %s is at epoch %d: %d is older, and epochs only rise", handoff.ErrWeights, m.cfg.Self.Group, m.epoch(), epoch)
 	case len(m.lead.weights.calls) >= maxCalls:

@@ -1182,8 +1182,12 @@ type GeometryResponse struct {
 	// SHA-256 of both, 32 bytes.
 	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Of the model's identity.
-	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	WeightsEpoch  uint64 `protobuf:"varint,5,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	Name         string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	WeightsEpoch uint64 `protobuf:"varint,5,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	Group        string `protobuf:"bytes,6,opt,name=group,proto3" json:"group,omitempty"`
+	Instance     uint64 `protobuf:"fixed64,7,opt,name=instance,proto3" json:"instance,omitempty"`
+	// By rank.
+	Members       []*v1.Member `protobuf:"bytes,8,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1251,6 +1255,27 @@ func (x *GeometryResponse) GetWeightsEpoch() uint64 {
 		return x.WeightsEpoch
 	}
 	return 0
+}
+
+func (x *GeometryResponse) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GeometryResponse) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *GeometryResponse) GetMembers() []*v1.Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
 }
 
 type LifecycleRequest struct {
@@ -1715,13 +1740,16 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\fListResponse\x123\n" +
 	"\x05infos\x18\x01 \x03(\v2\x1d.baton.control.v1.GetResponseR\x05infos\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"\x11\n" +
-	"\x0fGeometryRequest\"\xc1\x01\n" +
+	"\x0fGeometryRequest\"\xa6\x02\n" +
 	"\x10GeometryResponse\x12,\n" +
 	"\x05model\x18\x01 \x01(\v2\x16.baton.common.v1.ModelR\x05model\x12.\n" +
 	"\x06shards\x18\x02 \x03(\v2\x16.baton.common.v1.ShardR\x06shards\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12#\n" +
-	"\rweights_epoch\x18\x05 \x01(\x04R\fweightsEpoch\"C\n" +
+	"\rweights_epoch\x18\x05 \x01(\x04R\fweightsEpoch\x12\x14\n" +
+	"\x05group\x18\x06 \x01(\tR\x05group\x12\x1a\n" +
+	"\binstance\x18\a \x01(\x06R\binstance\x121\n" +
+	"\amembers\x18\b \x03(\v2\x17.baton.common.v1.MemberR\amembers\"C\n" +
 	"\x10LifecycleRequest\x12/\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x17.baton.common.v1.ActionR\x06action\"\x13\n" +
 	"\x11LifecycleResponse\"&\n" +
@@ -1869,41 +1897,42 @@ var file_control_v1_control_proto_depIdxs = []int32{
 	6,  // 15: baton.control.v1.ListResponse.infos:type_name -> baton.control.v1.GetResponse
 	35, // 16: baton.control.v1.GeometryResponse.model:type_name -> baton.common.v1.Model
 	36, // 17: baton.control.v1.GeometryResponse.shards:type_name -> baton.common.v1.Shard
-	37, // 18: baton.control.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
-	2,  // 19: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
-	31, // 20: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
-	38, // 21: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
-	32, // 22: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
-	39, // 23: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
-	3,  // 24: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
-	5,  // 25: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
-	7,  // 26: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
-	9,  // 27: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
-	11, // 28: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
-	13, // 29: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
-	15, // 30: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
-	18, // 31: baton.control.v1.Control.List:input_type -> baton.control.v1.ListRequest
-	20, // 32: baton.control.v1.Control.Geometry:input_type -> baton.control.v1.GeometryRequest
-	22, // 33: baton.control.v1.Control.Lifecycle:input_type -> baton.control.v1.LifecycleRequest
-	24, // 34: baton.control.v1.Control.Drain:input_type -> baton.control.v1.DrainRequest
-	26, // 35: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
-	4,  // 36: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
-	6,  // 37: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
-	8,  // 38: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
-	10, // 39: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
-	12, // 40: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
-	14, // 41: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
-	17, // 42: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
-	19, // 43: baton.control.v1.Control.List:output_type -> baton.control.v1.ListResponse
-	21, // 44: baton.control.v1.Control.Geometry:output_type -> baton.control.v1.GeometryResponse
-	23, // 45: baton.control.v1.Control.Lifecycle:output_type -> baton.control.v1.LifecycleResponse
-	25, // 46: baton.control.v1.Control.Drain:output_type -> baton.control.v1.DrainResponse
-	27, // 47: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
-	36, // [36:48] is the sub-list for method output_type
-	24, // [24:36] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	33, // 18: baton.control.v1.GeometryResponse.members:type_name -> baton.common.v1.Member
+	37, // 19: baton.control.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
+	2,  // 20: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
+	31, // 21: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
+	38, // 22: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
+	32, // 23: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
+	39, // 24: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
+	3,  // 25: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
+	5,  // 26: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
+	7,  // 27: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
+	9,  // 28: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
+	11, // 29: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
+	13, // 30: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
+	15, // 31: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
+	18, // 32: baton.control.v1.Control.List:input_type -> baton.control.v1.ListRequest
+	20, // 33: baton.control.v1.Control.Geometry:input_type -> baton.control.v1.GeometryRequest
+	22, // 34: baton.control.v1.Control.Lifecycle:input_type -> baton.control.v1.LifecycleRequest
+	24, // 35: baton.control.v1.Control.Drain:input_type -> baton.control.v1.DrainRequest
+	26, // 36: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
+	4,  // 37: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
+	6,  // 38: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
+	8,  // 39: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
+	10, // 40: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
+	12, // 41: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
+	14, // 42: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
+	17, // 43: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
+	19, // 44: baton.control.v1.Control.List:output_type -> baton.control.v1.ListResponse
+	21, // 45: baton.control.v1.Control.Geometry:output_type -> baton.control.v1.GeometryResponse
+	23, // 46: baton.control.v1.Control.Lifecycle:output_type -> baton.control.v1.LifecycleResponse
+	25, // 47: baton.control.v1.Control.Drain:output_type -> baton.control.v1.DrainResponse
+	27, // 48: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
+	37, // [37:49] is the sub-list for method output_type
+	25, // [25:37] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_control_v1_control_proto_init() }

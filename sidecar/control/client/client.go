@@ -66,8 +66,10 @@ func failed(ctx context.Context, err, broken error) error {
 		return said
 	}
 	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
-		return said
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return fmt.Errorf("%w: %w", handoff.ErrDenied, said)
+	case codes.Unimplemented:
+		return fmt.Errorf("%w: the sidecar is of a release without this call: %w", handoff.ErrVersion, said)
 	}
 	if cerr := ctx.Err(); cerr != nil && !errors.Is(said, cerr) {
 		said = fmt.Errorf("%w: %w", cerr, said)
@@ -145,14 +147,35 @@ func (c *Client) Status(ctx context.Context) (control.Status, error) {
 	return control.DecodeStatus(r)
 }
 
-// Watch yields notices from number from on, 0: from the oldest kept, until ctx ends or
-// the sidecar stops. A non-nil error is the last item: watch again from the number
-// after the last one seen.
-func (c *Client) Watch(ctx context.Context, from uint64) iter.Seq2[control.Notice, error] {
+// List tells what the sidecar knows of all hand-offs, a page at a time.
+func (c *Client) List(ctx context.Context, q control.Query) (control.Page, error) {
+	p, err := control.EncodeQuery(q)
+	if err != nil {
+		return control.Page{}, err
+	}
+	r, err := c.c.List(ctx, p)
+	if err != nil {
+		return control.Page{}, failed(ctx, err, handoff.ErrPeer)
+	}
+	return control.DecodePage(r)
+}
+
+// Geometry tells the model and shards of the group of this leader.
+func (c *Client) Geometry(ctx context.Context) (control.Geometry, error) {
+	r, err := c.c.Geometry(ctx, &controlv1.GeometryRequest{})
+	if err != nil {
+		return control.Geometry{}, failed(ctx, err, handoff.ErrPeer)
+	}
+	return control.DecodeGeometry(r)
+}
+
+// Watch yields notices from a cursor on until ctx ends or the sidecar stops. A non-nil
+// error is the last item: watch again from the cursor after the last notice.
+func (c *Client) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {
 	return func(yield func(control.Notice, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := c.c.Watch(ctx, &controlv1.WatchRequest{From: from})
+		stream, err := c.c.Watch(ctx, &controlv1.WatchRequest{From: from.Seq, Incarnation: uint64(from.Incarnation)})
 		for err == nil {
 			var p *controlv1.WatchResponse
 			if p, err = stream.Recv(); err != nil {
