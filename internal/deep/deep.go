@@ -30,10 +30,11 @@ type Codec struct {
 
 // op is how one type is handled.
 type op struct {
-	t     reflect.Type
-	flat  bool // its bytes are its copy
-	clone func(c *Codec, dst, src unsafe.Pointer)
-	key   func(c *Codec, p unsafe.Pointer, b []byte) []byte
+	t    reflect.Type
+	flat bool // its bytes are its copy
+	// own makes the value at p, which is the bytes of another one, own what it points to.
+	own func(c *Codec, p unsafe.Pointer)
+	key func(c *Codec, p unsafe.Pointer, b []byte) []byte
 }
 
 type pair struct{ old, new unsafe.Pointer }
@@ -66,11 +67,12 @@ func (c *Codec) Unmet() []string {
 
 // Clone returns a whole copy of what v points to.
 func Clone[T any](c *Codec, v *T) *T {
-	c.copied = c.copied[:0]
 	out := new(T)
-	o := c.op(reflect.TypeFor[T]())
-	c.copied = append(c.copied, pair{unsafe.Pointer(v), unsafe.Pointer(out)})
-	c.copy(o, unsafe.Pointer(out), unsafe.Pointer(v))
+	*out = *v
+	c.copied = append(c.copied[:0], pair{unsafe.Pointer(v), unsafe.Pointer(out)})
+	if o := c.op(reflect.TypeFor[T]()); !o.flat {
+		o.own(c, unsafe.Pointer(out))
+	}
 	return out
 }
 
@@ -78,14 +80,6 @@ func Clone[T any](c *Codec, v *T) *T {
 func Key[T any](c *Codec, v *T, b []byte) []byte {
 	c.seen = append(c.seen[:0], unsafe.Pointer(v))
 	return c.op(reflect.TypeFor[T]()).key(c, unsafe.Pointer(v), b)
-}
-
-func (c *Codec) copy(o *op, dst, src unsafe.Pointer) {
-	if o.flat {
-		reflect.NewAt(o.t, dst).Elem().Set(reflect.NewAt(o.t, src).Elem())
-		return
-	}
-	o.clone(c, dst, src)
 }
 
 // op returns how t is handled, found out once.

@@ -66,10 +66,9 @@ func (c *Codec) structOp(o *op) {
 		}
 		written = append(written, x)
 	}
-	o.clone = func(c *Codec, dst, src unsafe.Pointer) {
-		reflect.NewAt(o.t, dst).Elem().Set(reflect.NewAt(o.t, src).Elem())
+	o.own = func(c *Codec, p unsafe.Pointer) {
 		for _, f := range all {
-			f.op.clone(c, unsafe.Add(dst, f.off), unsafe.Add(src, f.off))
+			f.op.own(c, unsafe.Add(p, f.off))
 		}
 	}
 	o.key = func(c *Codec, p unsafe.Pointer, b []byte) []byte {
@@ -81,10 +80,9 @@ func (c *Codec) structOp(o *op) {
 }
 
 // elements handles n values that lie one after the other.
-func (c *Codec) elements(e *op, dst, src unsafe.Pointer, n int) {
+func (c *Codec) elements(e *op, p unsafe.Pointer, n int) {
 	for i := range n {
-		at := uintptr(i) * e.t.Size()
-		c.copy(e, unsafe.Add(dst, at), unsafe.Add(src, at))
+		e.own(c, unsafe.Add(p, uintptr(i)*e.t.Size()))
 	}
 }
 
@@ -92,7 +90,7 @@ func (c *Codec) arrayOp(o *op) {
 	e := c.op(o.t.Elem())
 	n := o.t.Len()
 	o.flat = e.flat
-	o.clone = func(c *Codec, dst, src unsafe.Pointer) { c.elements(e, dst, src, n) }
+	o.own = func(c *Codec, p unsafe.Pointer) { c.elements(e, p, n) }
 	if e.t.Kind() == reflect.Uint8 {
 		o.key = func(_ *Codec, p unsafe.Pointer, b []byte) []byte { return append(b, unsafe.Slice((*byte)(p), n)...) }
 		return
@@ -107,20 +105,19 @@ func (c *Codec) arrayOp(o *op) {
 
 func (c *Codec) sliceOp(o *op) {
 	e := c.op(o.t.Elem())
-	o.clone = func(c *Codec, dst, src unsafe.Pointer) {
-		from, to := reflect.NewAt(o.t, src).Elem(), reflect.NewAt(o.t, dst).Elem()
-		n := from.Len()
+	o.own = func(c *Codec, p unsafe.Pointer) {
+		v := reflect.NewAt(o.t, p).Elem()
+		n := v.Len()
 		if n == 0 {
-			to.SetZero() // an empty slice may share its array with another
+			v.SetZero() // an empty slice may share its array with another
 			return
 		}
 		out := reflect.MakeSlice(o.t, n, n)
-		if e.flat {
-			reflect.Copy(out, from)
-		} else {
-			c.elements(e, out.UnsafePointer(), from.UnsafePointer(), n)
+		reflect.Copy(out, v)
+		if !e.flat {
+			c.elements(e, out.UnsafePointer(), n)
 		}
-		to.Set(out)
+		v.Set(out)
 	}
 	o.key = func(c *Codec, p unsafe.Pointer, b []byte) []byte {
 		v := reflect.NewAt(o.t, p).Elem()
@@ -135,24 +132,27 @@ func (c *Codec) sliceOp(o *op) {
 
 func (c *Codec) mapOp(o *op) {
 	k, e := c.op(o.t.Key()), c.op(o.t.Elem())
-	o.clone = func(c *Codec, dst, src unsafe.Pointer) {
-		from := reflect.NewAt(o.t, src).Elem()
-		if from.IsNil() {
-			reflect.NewAt(o.t, dst).Elem().SetZero()
+	o.own = func(c *Codec, p unsafe.Pointer) {
+		v := reflect.NewAt(o.t, p).Elem()
+		if v.IsNil() {
 			return
 		}
-		out := reflect.MakeMapWithSize(o.t, from.Len())
-		for it := from.MapRange(); it.Next(); {
-			kv, ev := boxed(k.t, it.Key()), boxed(e.t, it.Value())
-			if !k.flat {
-				kv = c.fresh(k, kv)
+		out := reflect.MakeMapWithSize(o.t, v.Len())
+		if v.Len() > 0 {
+			key, value := reflect.New(k.t).Elem(), reflect.New(e.t).Elem()
+			for it := v.MapRange(); it.Next(); {
+				key.SetIterKey(it)
+				value.SetIterValue(it)
+				if !k.flat {
+					k.own(c, addr(key))
+				}
+				if !e.flat {
+					e.own(c, addr(value))
+				}
+				out.SetMapIndex(key, value)
 			}
-			if !e.flat {
-				ev = c.fresh(e, ev)
-			}
-			out.SetMapIndex(kv, ev)
 		}
-		reflect.NewAt(o.t, dst).Elem().Set(out)
+		v.Set(out)
 	}
 	o.key = func(c *Codec, p unsafe.Pointer, b []byte) []byte {
 		return c.mapKey(k, e, reflect.NewAt(o.t, p).Elem(), b)
@@ -190,35 +190,30 @@ func boxed(t reflect.Type, v reflect.Value) reflect.Value {
 
 func addr(v reflect.Value) unsafe.Pointer { return v.Addr().UnsafePointer() }
 
-// fresh is a copy of v, which has an address.
-func (c *Codec) fresh(o *op, v reflect.Value) reflect.Value {
-	out := reflect.New(o.t).Elem()
-	o.clone(c, addr(out), addr(v))
-	return out
-}
-
 func (c *Codec) pointerOp(o *op) {
 	e := c.op(o.t.Elem())
 	if c.shared[e.t] {
 		o.flat, o.key = true, e.key
 		return
 	}
-	o.clone = func(c *Codec, dst, src unsafe.Pointer) {
-		old := *(*unsafe.Pointer)(src)
+	o.own = func(c *Codec, p unsafe.Pointer) {
+		old := *(*unsafe.Pointer)(p)
 		if old == nil {
-			*(*unsafe.Pointer)(dst) = nil
 			return
 		}
-		for _, p := range c.copied {
-			if p.old == old {
-				*(*unsafe.Pointer)(dst) = p.new
+		for _, q := range c.copied {
+			if q.old == old {
+				*(*unsafe.Pointer)(p) = q.new
 				return
 			}
 		}
-		out := reflect.New(e.t).UnsafePointer()
-		c.copied = append(c.copied, pair{old, out})
-		c.copy(e, out, old)
-		*(*unsafe.Pointer)(dst) = out
+		out := reflect.New(e.t)
+		out.Elem().Set(reflect.NewAt(e.t, old).Elem())
+		c.copied = append(c.copied, pair{old, out.UnsafePointer()})
+		if !e.flat {
+			e.own(c, out.UnsafePointer())
+		}
+		*(*unsafe.Pointer)(p) = out.UnsafePointer()
 	}
 	o.key = func(c *Codec, p unsafe.Pointer, b []byte) []byte {
 		at := *(*unsafe.Pointer)(p)
@@ -238,19 +233,16 @@ func (c *Codec) interfaceOp(o *op) {
 		o.flat, o.key = true, errorKey
 		return
 	}
-	o.clone = func(c *Codec, dst, src unsafe.Pointer) {
-		v := reflect.NewAt(o.t, src).Elem()
-		to := reflect.NewAt(o.t, dst).Elem()
+	o.own = func(c *Codec, p unsafe.Pointer) {
+		v := reflect.NewAt(o.t, p).Elem()
 		if v.IsNil() {
-			to.SetZero()
 			return
 		}
-		x := c.op(v.Elem().Type())
-		if x.flat {
-			to.Set(v)
-			return
+		if x := c.op(v.Elem().Type()); !x.flat {
+			own := boxed(x.t, v.Elem())
+			x.own(c, addr(own))
+			v.Set(own)
 		}
-		to.Set(c.fresh(x, boxed(x.t, v.Elem())))
 	}
 	o.key = func(c *Codec, p unsafe.Pointer, b []byte) []byte {
 		v := reflect.NewAt(o.t, p).Elem()

@@ -76,7 +76,7 @@ type from struct{ parent, step uint32 }
 type search[S any] struct {
 	m     Model[S]
 	seed  maphash.Seed
-	seen  map[uint64]struct{}
+	seen  set
 	how   []from
 	key   []byte
 	level []S
@@ -87,7 +87,7 @@ type search[S any] struct {
 // Run searches until a violation, the end, or limit states.
 func Run[S any](m Model[S], limit int) Result {
 	t0 := time.Now()
-	s := &search[S]{m: m, seed: maphash.MakeSeed(), seen: map[uint64]struct{}{}}
+	s := &search[S]{m: m, seed: maphash.MakeSeed()}
 	s.add(m.Init(), from{})
 	first := 0 // index of the level's first state
 	for len(s.next) > 0 && s.res.Violation == "" && len(s.how) < limit {
@@ -131,11 +131,9 @@ func (s *search[S]) add(x S, f from) {
 		return
 	}
 	s.key = s.m.Key(x, s.key[:0])
-	h := maphash.Bytes(s.seed, s.key)
-	if _, ok := s.seen[h]; ok {
+	if !s.seen.add(maphash.Bytes(s.seed, s.key)) {
 		return
 	}
-	s.seen[h] = struct{}{}
 	s.how = append(s.how, f)
 	s.next = append(s.next, x)
 	if v := s.m.Bad(x); v != "" {

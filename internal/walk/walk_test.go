@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -70,5 +71,26 @@ func TestStuck(t *testing.T) {
 	r := Run(lamp{}, 10)
 	if r.Violation != "dark" || r.Trace[0] != "FAULT cut" || r.Ends != 1 {
 		t.Fatal(r)
+	}
+}
+
+// TestSet: a set says of a hash that it is new once.
+func TestSet(t *testing.T) {
+	var s set
+	seen := map[uint64]bool{1: true}
+	s.add(1)
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 50_000 {
+		h := r.Uint64() >> (r.IntN(2) * 48) // also such as meet in one place
+		if h == 0 {
+			h = 1 // which stands for 0
+		}
+		if got := s.add(h); got == seen[h] {
+			t.Fatalf("%x: new %v after %d", h, got, s.n)
+		}
+		seen[h] = true
+	}
+	if s.add(0) || s.n != len(seen) {
+		t.Errorf("%d of %d hashes", s.n, len(seen))
 	}
 }

@@ -19,6 +19,7 @@ package joint
 import (
 	"flag"
 	"regexp"
+	"runtime/debug"
 	"testing"
 
 	"github.com/batonkv/baton/internal/walk"
@@ -33,6 +34,10 @@ var (
 func TestJoint(t *testing.T) {
 	if testing.Short() || racing {
 		t.Skip("a walk takes minutes under the race detector, and is one goroutine")
+	}
+	if !*long { // nearly all that a walk makes is either kept or soon gone
+		was := debug.SetGCPercent(400)
+		t.Cleanup(func() { debug.SetGCPercent(was) })
 	}
 	chosen := regexp.MustCompile(*only)
 	for _, x := range worlds {

@@ -27,6 +27,7 @@ type node struct {
 	lost    bool // the mover died: LinksLost was not told yet
 
 	next machine.Now // of the machine, 0: none
+	harm string      // what no node may be, "": it is not
 }
 
 func (n *node) dead() bool { return n.life&1 == 1 }

@@ -163,7 +163,7 @@ func (m *model) reads(i int) (out []int) {
 	return out
 }
 
-func labelOf(h int) string { return fmt.Sprint("h", h) }
+func labelOf(h int) string { return "h" + string(rune('0'+h)) }
 
 func handOf(label string) int {
 	var h int

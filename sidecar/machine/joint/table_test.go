@@ -71,7 +71,7 @@ func enter[T any](m *model, of map[[16]byte]uint32, all *[]T, key [16]byte, v T)
 }
 
 func (m *model) enterNode(n *node) uint32 {
-	n.next = 0
+	n.next, n.harm = 0, n.overwrites()
 	if at, ok := n.m.Next(); ok && !n.dead() {
 		n.next = at
 	}
@@ -107,6 +107,7 @@ func (w *world) step(i int, a act) {
 		w.table.done[t] = r
 	}
 	w.nodes[i] = r.node
+	w.stepped |= 1 << i
 	for _, o := range r.outs {
 		w.apply(i, o)
 	}

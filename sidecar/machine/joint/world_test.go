@@ -24,6 +24,9 @@ type world struct {
 	open   []int8 // calls without an answer, by importing group
 	mans   []uint32
 	bad    string
+
+	from    *world // that this one is a change of
+	stepped uint64 // nodes that the change stepped, as a set
 }
 
 // pipe is one direction between two sidecars: the words of a session in order, then its
@@ -45,6 +48,7 @@ func (w *world) change() *world {
 	x.calls, x.failed, x.open = append(x.calls[:0], w.calls...), append(x.failed[:0], w.failed...), append(x.open[:0], w.open...)
 	x.mans = append(x.mans[:0], w.mans...)
 	x.model, x.now, x.budget, x.gone, x.bad = w.model, w.now, w.budget, w.gone, w.bad
+	x.from, x.stepped = w, 0
 	return x
 }
 
@@ -149,34 +153,55 @@ func (w *world) fail(format string, a ...any) {
 	}
 }
 
-// check looks for what no state may be.
+// check looks for what no state may be. What a change left alone was looked at before.
 func (w *world) check() {
 	for i := range w.nodes {
-		n := w.node(i)
-		for _, t := range n.tickets {
-			for _, b := range t.to {
-				if n.eng.alive && n.eng.own[b] != t.reserve {
-					w.fail("%v: block %d was given back, and ticket %d may still write it", n.self, b, t.n)
-				}
-			}
+		n, first := w.node(i), w.first[w.group[i]]
+		if w.touched(i) && n.harm != "" {
+			w.fail("%s", n.harm)
 		}
-		first := w.node(w.first[n.g])
+		if i == first || !w.touched(i) && !w.touched(first) {
+			continue
+		}
 		for of, k := range n.eng.verdict {
-			if o := first.eng.verdict[of]; o != 0 && o != k {
+			if o := w.node(first).eng.verdict[of]; o != 0 && o != k {
 				w.fail("%v decided %v for import %d, rank 0 %v", n.self, k, of, o)
 			}
 		}
 	}
-	if lead := w.node(0); !lead.dead() {
-		for h := range w.mans {
-			for i := range w.ranks(0) {
-				n := w.node(i)
-				if n.eng.alive && w.ghost().told[h]>>i&1 == 1 && (!n.eng.holds(h) || n.eng.letGo[h]) && lead.m.Leased(labelOf(h), w.now, n.self) {
-					w.fail("%v: the lease of hand-off %d runs, and its memory was let go", n.self, h)
-				}
+	if w.now != w.from.now || w.gone != w.from.gone || w.stepped&(1<<w.size[0]-1) != 0 {
+		w.checkLeases()
+	}
+}
+
+func (w *world) touched(i int) bool { return w.stepped>>i&1 == 1 }
+
+// checkLeases: while the leader's lease runs, every rank that heard of it holds its memory.
+func (w *world) checkLeases() {
+	lead := w.node(0)
+	if lead.dead() {
+		return
+	}
+	for h, told := range w.ghost().told {
+		for i := range w.ranks(0) {
+			n := w.node(i)
+			if n.eng.alive && told>>i&1 == 1 && (!n.eng.holds(h) || n.eng.letGo[h]) && lead.m.Leased(labelOf(h), w.now, n.self) {
+				w.fail("%v: the lease of hand-off %d runs, and its memory was let go", n.self, h)
 			}
 		}
 	}
+}
+
+// overwrites says which open copy may write memory that is not its import's any more.
+func (n *node) overwrites() string {
+	for _, t := range n.tickets {
+		for _, b := range t.to {
+			if n.eng.alive && n.eng.own[b] != t.reserve {
+				return fmt.Sprintf("%v: block %d was given back, and ticket %d may still write it", n.self, b, t.n)
+			}
+		}
+	}
+	return ""
 }
 
 // Stuck is asked where nothing but faults can happen.
