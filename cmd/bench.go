@@ -73,6 +73,10 @@ func checkRow(only string) error {
 		return &UsageError{Why: fmt.Sprintf("--row %q: want a regular expression, such as shm or shm|plan", only)}
 	}
 	if !slices.ContainsFunc(bench.Rows(), func(r bench.Row) bool { return re.MatchString(r.Name) }) {
+		name, _, _ := strings.Cut(only, "/")
+		if slices.ContainsFunc(bench.Rows(), func(r bench.Row) bool { return r.Name == name }) {
+			return &UsageError{Why: fmt.Sprintf("--row %q: is one result of the row %s, which is measured whole: want --row %s", only, name, name)}
+		}
 		return &UsageError{Why: fmt.Sprintf("--row %q: no row matches: rows are %s", only, rowNames())}
 	}
 	return nil

@@ -45,6 +45,9 @@ func TestCerts(t *testing.T) {
 	if code, _, errs := runBaton("certs", "leaf", "--dir", dir, "--admin", "ann", "--out", "no/such"); code != 1 || !strings.Contains(errs, "no such file") {
 		t.Errorf("a directory that is not there: %d %s", code, errs)
 	}
+	if code, _, errs := runBaton("certs", "show", filepath.Join(dir, "ca-key.pem")); code != 1 || !strings.Contains(errs, "holds a private key and no certificate") {
+		t.Errorf("show a key: %d %s", code, errs)
+	}
 	if code, out, _ := runBaton("certs", "show", filepath.Join(dir, "ca.pem")); code != 0 || !strings.Contains(out, "CA baton") {
 		t.Errorf("show the CA: %d %s", code, out)
 	}

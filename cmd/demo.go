@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,11 @@ token with one engine that does both. Exit code 1 when one differs.`,
   baton demo --corrupt one-block`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"kill", "corrupt"} {
+				if fl := cmd.Flags().Lookup(name); fl.Changed && fl.Value.String() == "" {
+					return &UsageError{Why: fmt.Sprintf("--%s %q: is empty: name one, or leave the flag out", name, ""), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
+				}
+			}
 			var err error
 			if o.Dev, err = f.options(cmd, corrupt); err != nil {
 				return err

@@ -37,6 +37,11 @@ seed, and --trace shows what happened in it.`,
 			case o.Keep < 0:
 				return &UsageError{Why: fmt.Sprintf("--keep-going %d: want 0 or more", o.Keep)}
 			case trace:
+				for _, other := range []string{"minutes", "schedules", "keep-going", "coverage", "need"} {
+					if cmd.Flags().Changed(other) {
+						return &UsageError{Why: fmt.Sprintf("--trace and --%s are both given: --trace plays the schedule of --seed alone", other)}
+					}
+				}
 				if bad := sim.Replay(o.Seed, cmd.OutOrStdout()); bad != "" {
 					return fmt.Errorf("seed %d: %s", o.Seed, bad)
 				}

@@ -166,7 +166,7 @@ func TestFiles(t *testing.T) {
 		"tls.key: is empty":       {CA: f.CA, Cert: f.Cert},
 		"no such file":            {CA: f.CA + "x", Cert: f.Cert, Key: f.Key},
 		"is not a CA's":           {CA: f.Cert, Cert: f.Cert, Key: f.Key},
-		"no certificate in it":    {CA: f.Key, Cert: f.Cert, Key: f.Key},
+		"holds a private key":     {CA: f.Key, Cert: f.Cert, Key: f.Key},
 		"private key does not ma": {CA: f.CA, Cert: f.Cert, Key: filepath.Join(dir, CAKeyFile)},
 	} {
 		if _, err := broken.Load(now); !errors.Is(err, ErrCert) || !strings.Contains(err.Error(), name) {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/batonkv/baton/internal/tlsfile"
@@ -100,8 +101,10 @@ func ReadCerts(path string) ([]*x509.Certificate, error) {
 		return nil, fmt.Errorf("%w: %w", ErrCert, err)
 	}
 	var out []*x509.Certificate
+	key := false
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
+			key = key || strings.HasSuffix(block.Type, "PRIVATE KEY")
 			continue
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
@@ -112,10 +115,13 @@ func ReadCerts(path string) ([]*x509.Certificate, error) {
 			return nil, fmt.Errorf("%w: %s: more than %d certificates", ErrCert, path, maxCerts)
 		}
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%w: %s: no certificate in it: want a PEM file", ErrCert, path)
+	switch {
+	case len(out) > 0:
+		return out, nil
+	case key:
+		return nil, fmt.Errorf("%w: %s holds a private key and no certificate: name the certificate's file", ErrCert, path)
 	}
-	return out, nil
+	return nil, fmt.Errorf("%w: %s: no certificate in it: want a PEM file", ErrCert, path)
 }
 
 // ErrLife says that a certificate cannot hold as long as asked.

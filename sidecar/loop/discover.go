@@ -29,6 +29,15 @@ func (t *trouble) failed(err error) (time.Duration, bool) {
 	return t.wait, fresh
 }
 
+// recovered ends a run of failures. What was told of them is taken back at the level at
+// which they were told: who reads warnings alone must hear that they are over.
+func (s *Sidecar) recovered(t *trouble, what string, args ...any) {
+	if t.said != "" {
+		s.log.Warn(what, args...)
+	}
+	*t = trouble{}
+}
+
 // watch feeds the machine the newest view of discovery.
 func (s *Sidecar) watch(ctx context.Context) {
 	scope := discovery.Scope{Cluster: s.cfg.Record.Cluster, Pools: s.cfg.Pools}
@@ -43,7 +52,7 @@ func (s *Sidecar) watch(ctx context.Context) {
 				}
 				break
 			}
-			t = trouble{}
+			s.recovered(&t, "discovery view is fresh again")
 			s.seen(snap.Records)
 			s.event(machine.Found{Records: snap.Records})
 		}
@@ -106,11 +115,12 @@ func (s *Sidecar) register(ctx context.Context) {
 			pause(ctx, wait)
 			continue
 		}
-		t = trouble{}
 		s.standing("")
 		s.log.Info("registered", "name", rec.Name(), "addr", rec.Addr)
+		s.recovered(&t, "registered again", "name", rec.Name(), "addr", rec.Addr)
 		err = s.keep(ctx, reg, &rec)
 		s.standing("the registration was lost")
+		t.said = "the registration was lost" // keep told of it
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		if err := reg.Close(closing); err != nil && !errors.Is(err, discovery.ErrLost) {
 			s.log.Warn("registration not removed: it ends with its lease", "err", err)
@@ -148,7 +158,7 @@ func (s *Sidecar) keep(ctx context.Context, reg discovery.Registration, rec *dis
 		case errors.Is(err, discovery.ErrRecord):
 			return err
 		case err == nil:
-			t = trouble{}
+			s.recovered(&t, "discovery record updated", "name", rec.Name())
 		case ctx.Err() == nil && !errors.Is(err, discovery.ErrLost): // of a lost one, Lost tells
 			wait, fresh := t.failed(err)
 			if fresh {
