@@ -174,6 +174,7 @@ func (m *Machine) setRoster(joins []join) {
 func (m *Machine) resume(joins []join) {
 	l := m.lead.launch
 	for r, j := range joins {
+		l.freeing[r].applied(j.Applied)
 		for _, d := range l.log {
 			if d.N > l.seq.HeldBy(r) {
 				m.do(ToPeer{j.from, d})

@@ -89,6 +89,29 @@ func TestExportDuringABreak(t *testing.T) {
 	}
 }
 
+// What a rank pins under a label whose Free it has applied is freed anew, also when the
+// leader hears of the one and the other by the same statement.
+func TestExportAfterAFreeThatWasNotHeard(t *testing.T) {
+	w := pair(t, 2, 1)
+	p0, p1 := w.at("p", 0), w.at("p", 1)
+	man := w.export("p", "x", 16)
+	w.drop = func(from, _ handoff.Member, msg handoff.PeerMessage) bool {
+		_, applied := msg.(handoff.RankApplied)
+		return applied && from == p1.self
+	}
+	p0.step(Release{Call: 1, ID: man.ID, Key: man.Key})
+	w.run()
+	w.drop = nil
+	w.cut(p0.self, p1.self)
+	p1.step(FromEngine{p1.eng.session, handoff.Export{Label: "x", Tokens: 16, Position: 16, Blocks: []int32{0}}})
+	w.advance(time.Second)
+	for rank := range 2 {
+		if n := w.at("p", rank); len(n.eng.freed) != 2 || len(n.m.pins) != 0 {
+			t.Fatalf("rank %d: %d freed, %d pins", rank, len(n.eng.freed), len(n.m.pins))
+		}
+	}
+}
+
 // A pin that crosses the Free of its label makes no new hand-off.
 func TestPinnedCrossesFree(t *testing.T) {
 	w := pair(t, 2, 1)

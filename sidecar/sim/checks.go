@@ -27,10 +27,13 @@ type book struct {
 	consumed map[claim]bool
 	spent    map[handoff.ID]int32
 	admits   map[handoff.ID][]claim
+	opened   map[opening]bool // and not withdrawn since
+	asked    map[try]handoff.Incarnation
 }
 
 func newBook() book {
-	return book{read: map[proof]bool{}, proved: map[proof]bool{}, consumed: map[claim]bool{}, spent: map[handoff.ID]int32{}, admits: map[handoff.ID][]claim{}}
+	return book{read: map[proof]bool{}, proved: map[proof]bool{}, consumed: map[claim]bool{}, spent: map[handoff.ID]int32{}, admits: map[handoff.ID][]claim{},
+		opened: map[opening]bool{}, asked: map[try]handoff.Incarnation{}}
 }
 
 // claims are those that a decision of this rank's group may be about: the leader that
@@ -70,15 +73,27 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 	case handoff.DoneAck:
 		c := claim{m.ID, m.Attempt, f.Peer.Incarnation}
 		if m.Status == handoff.OK && !w.book.consumed[c] {
+			n.checkOpened(c)
 			w.book.consumed[c] = true
 			w.book.spent[m.ID]++
+		}
+	case handoff.Opened:
+		if m.Status == handoff.OK {
+			w.book.opened[opening{claim{m.ID, m.Attempt, f.Peer.Incarnation}, n.self.Incarnation}] = true
+		}
+	case handoff.Open:
+		n.checkAttempt(m)
+	case handoff.Decision:
+		if m.Kind == handoff.Free {
+			n.g.freed[m.Label] = m.N
 		}
 	}
 }
 
-// held reports whether the memory is still the export's.
+// held reports whether the memory is still the export's. A dead engine's is nobody's once
+// its own mover has let it go.
 func (p pin) held() bool {
-	return !slices.ContainsFunc(p.info.Blocks, func(b int32) bool { return p.eng.cells[b].own != p.tag })
+	return !p.eng.gone && !slices.ContainsFunc(p.info.Blocks, func(b int32) bool { return p.eng.cells[b].own != p.tag })
 }
 
 // checkWrite: a copy writes memory that is reserved for its import, and nothing else.

@@ -30,6 +30,7 @@ type engine struct {
 	session  machine.Session // of its first attach: names its memory
 	instance handoff.Instance
 	dead     bool
+	gone     bool  // dead, and its own mover maps its memory no more
 	conn     *conn // nil: it looks for its sidecar
 
 	cells     []cell // blocks, then slots
@@ -70,7 +71,7 @@ type conn struct {
 // launch starts an engine on every seat.
 func (g *group) launch() {
 	w := g.w
-	g.instance, g.ending, g.through, g.decided, g.decoding, g.ends = handoff.Instance(w.r.Uint64()|1), false, 0, nil, nil, nil
+	g.instance, g.ending, g.through, g.decided, g.decoding, g.ends, g.freed = handoff.Instance(w.r.Uint64()|1), false, 0, nil, nil, nil, map[string]uint64{}
 	g.launched++
 	w.tell("group %s is LAUNCHED", g.name)
 	for _, s := range g.seats {

@@ -19,6 +19,7 @@ const (
 	LostMessage // its session took it along
 	Outlives    // a message between groups comes after its session ended
 	Replayed    // it comes again, much later
+	Forged      // a claim that never opened asks for a copy
 	LateDown    // an end of a session is heard long after
 	BlackHole   // a session carries nothing for a while
 	DialFails
@@ -58,7 +59,7 @@ const (
 	numFaults
 )
 
-var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "late PeerDown",
+var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "forged claim", "late PeerDown",
 	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "sidecar pauses", "late tick",
 	"mover dies", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
 	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset"}

@@ -64,6 +64,10 @@ func (n *sidecar) send(f machine.ToPeer) {
 		n.w.carry(ss, 1-ss.end(n), f.Msg)
 	}
 	to := ss.ends[1-ss.end(n)]
+	if o, ok := f.Msg.(handoff.Open); ok && n.w.chance(3) {
+		n.w.hit(Forged) // for what was never opened
+		n.w.carry(ss, 1-ss.end(n), handoff.Done{ID: o.ID, Importer: o.Importer, Attempt: o.Attempt + 1<<31})
+	}
 	if to.g != n.g && n.w.chance(n.w.temper.replay) {
 		n.w.again(to, n.self, f.Msg, Replayed)
 	}

@@ -36,6 +36,7 @@ type sidecar struct {
 	life     int // of its mover
 	reaping  int // movers that died and whose end it has not been told
 	pins     map[handoff.PinID]pin
+	joins    map[layout.Rank]handoff.Join // what its ranks stated since the group stood last
 }
 
 // drift bounds how much faster or slower a clock runs, in ppm: over the longest hold, two
@@ -119,6 +120,9 @@ func (n *sidecar) one(e machine.Event) {
 	w.count.meet(n.met)
 	if w.print != nil {
 		w.tell("%v  %s", n.self, words(e))
+	}
+	if f, ok := e.(machine.FromPeer); ok {
+		n.heard(f)
 	}
 	fs := n.m.Step(n.clock(), e)
 	w.answered(n, e, fs)
@@ -220,6 +224,9 @@ func (n *sidecar) unmapped(s machine.Session) {
 		if t.into.session == s {
 			n.w.fail("%v unmaps memory that copy %d writes", n.self, t.p.Ticket)
 		}
+	}
+	if e := n.w.engines[s]; e.dead {
+		e.gone = true
 	}
 }
 

@@ -211,7 +211,10 @@ func (w *world) show(m handoff.Manifest, g *group) {
 		tag = int(m.Resume.Tokens[0])
 		w.prompts[tag].shown = true
 	}
-	if slices.ContainsFunc(w.shown, func(o manifest) bool { return o.ID == m.ID }) {
+	if i := slices.IndexFunc(w.shown, func(o manifest) bool { return o.ID == m.ID }); i >= 0 {
+		if w.shown[i].Key != m.Key {
+			w.fail("two hand-offs have the id %v", m.ID)
+		}
 		return
 	}
 	man := manifest{m, tag}
@@ -241,6 +244,8 @@ func (w *world) noticed(n *sidecar, t machine.Notice) {
 	switch t.Kind {
 	case machine.NoticeAnnounced, machine.NoticeExported:
 		w.show(*t.Manifest, n.g)
+	case machine.NoticeReady:
+		n.checkReady()
 	}
 }
 

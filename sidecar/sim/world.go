@@ -163,10 +163,11 @@ type group struct {
 	through  uint64 // what rank 0's engine broadcasts in its next step
 	stepping bool   // a step is due
 	decided  []handoff.Decision
-	epoch    uint64   // of the weights that its engines were launched with
-	decoding []uint64 // admitted and not ended, by Reserve
-	ends     []uint64 // end in the next step
-	wanted   []int    // tags of prompts that wait to be exported
+	freed    map[string]uint64 // the newest Free of a label
+	epoch    uint64            // of the weights that its engines were launched with
+	decoding []uint64          // admitted and not ended, by Reserve
+	ends     []uint64          // end in the next step
+	wanted   []int             // tags of prompts that wait to be exported
 	labels   int
 }
 
