@@ -55,7 +55,7 @@ func (s *server) allow(ctx context.Context) error {
 	if err := s.auth(identity); err != nil {
 		return errs.ToStatus(fmt.Errorf("%w: %w", handoff.ErrDenied, err))
 	}
-	return nil
+	return errs.ToStatus(checkVersion(ctx))
 }
 
 // id checks who calls, and the id of the call.

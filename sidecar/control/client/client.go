@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -30,6 +29,7 @@ import (
 type Client struct {
 	conn *grpc.ClientConn
 	c    controlv1.ControlClient
+	line *line
 }
 
 var _ control.Service = (*Client)(nil)
@@ -40,8 +40,10 @@ func Dial(addr string, config *tls.Config) (*Client, error) {
 	if config == nil {
 		return nil, fmt.Errorf("%w: dial %s: no TLS configuration", handoff.ErrPeer, addr)
 	}
+	l := &line{addr: addr}
 	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithTransportCredentials(l.credentials(config)), grpc.WithContextDialer(l.dial),
+		grpc.WithUnaryInterceptor(l.call), grpc.WithStreamInterceptor(l.stream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(codec.MaxMessage), grpc.MaxCallSendMsgSize(codec.MaxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
 		// No retries: an import that was sent twice would be two.
@@ -49,7 +51,7 @@ func Dial(addr string, config *tls.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: dial %s: %w", handoff.ErrPeer, addr, err)
 	}
-	return &Client{conn: conn, c: controlv1.NewControlClient(conn)}, nil
+	return &Client{conn, controlv1.NewControlClient(conn), l}, nil
 }
 
 // Close ends the connection and the calls on it.
@@ -60,6 +62,9 @@ func (c *Client) Close() error { return c.conn.Close() }
 func failed(ctx context.Context, err, broken error) error {
 	if err == nil {
 		return nil
+	}
+	if u, ok := err.(*unsent); ok {
+		return u.why
 	}
 	said := errs.FromStatus(err)
 	if errs.Spoken(said) && !strings.HasPrefix(errs.Name(said), "context.") {
