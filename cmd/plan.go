@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,9 @@ import (
 	"github.com/batonkv/baton/transfer/models"
 	"github.com/batonkv/baton/transfer/planview"
 )
+
+// planOutputs are the values of --output.
+var planOutputs = []string{"table", "json", "svg"}
 
 // planFlags are the flags of `baton plan`.
 type planFlags struct {
@@ -43,6 +48,7 @@ A file of --boxes says what each rank holds, as half-open spans of layers and un
     - {state: attn.k, rank: 0, layers: [0, 2], units: [0, 2], rows: 16}`,
 		Example: `  baton plan --model llama-3.1-70b --from tp=4 --to tp=2,pp=2 --tokens 8192
   baton plan --model nemotron-h-8b --from tp=2,block=16 --to tp=1,block=64 -o json
+  baton plan --model llama-3.1-70b --from tp=4 --to tp=2,pp=2 -o svg > plan.svg
   baton plan --boxes group.yaml --tokens 1000`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,7 +68,7 @@ A file of --boxes says what each rank holds, as half-open spans of layers and un
 	fs.Int32Var(&f.tokens, "tokens", 8192, "tokens of the request")
 	fs.Int32Var(&f.block, "block", 64, "tokens of a block, where a side does not say")
 	fs.StringVar(&f.dtype, "dtype", "bf16", "element type, where a side does not say: bf16, fp16, fp32, fp8_e4m3, u8; recurrent state is fp32")
-	fs.StringVarP(&f.output, "output", "o", "table", "table or json")
+	fs.StringVarP(&f.output, "output", "o", "table", "table, json or svg (a picture: who sends what to whom)")
 	fs.BoolVar(&f.list, "list", false, "list the models and exit")
 	return cmd
 }
@@ -78,8 +84,8 @@ func planError(err error) error {
 }
 
 func (f *planFlags) run(w io.Writer) error {
-	if f.output != "table" && f.output != "json" {
-		return fmt.Errorf("%w: --output %q: want table or json", planview.ErrInput, f.output)
+	if !slices.Contains(planOutputs, f.output) {
+		return fmt.Errorf("%w: --output %q: want %s", planview.ErrInput, f.output, strings.Join(planOutputs, ", "))
 	}
 	if f.list {
 		return listModels(w)
@@ -102,10 +108,13 @@ func (f *planFlags) run(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if f.output == "json" {
+	switch f.output {
+	case "json":
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		return errors.Join(e.Encode(v), v.Check())
+	case "svg":
+		return errors.Join(v.SVG(w), v.Check())
 	}
 	return errors.Join(v.Table(w), v.Check())
 }

@@ -52,6 +52,7 @@ func TestPlan(t *testing.T) {
 		{"replicas", []string{"--model", "nemotron-3-nano-30b-a3b", "--from", "tp=4", "--to", "tp=1"}, []string{"conv.x", "ssm"}},
 		{"draft layers", []string{"--model", "DeepSeek-V3", "--from", "tp=8", "--to", "tp=4"}, []string{"attn.latent", "draft (MTP)"}},
 		{"boxes", []string{"--boxes", boxes, "--tokens", "100"}, []string{"two heads", "2 pairs", "6.5 KiB (6656 bytes)"}},
+		{"picture", []string{"--model", "llama-3.1-70b", "--from", "tp=4", "--to", "tp=2,pp=2", "-o", "svg"}, []string{"<svg", "layers 40-79 units 6-7", "</svg>\n"}},
 		{"list", []string{"--list"}, []string{"llama-3.1-405b", "lacks gated delta net (GDN)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,7 +110,7 @@ func TestPlanErrors(t *testing.T) {
 		{[]string{"--model", "qwen3-8b", "--block", "0"}, "--block 0"},
 		{[]string{"--model", "qwen3-8b", "--tokens", "-1"}, "--tokens -1: want 1 to 1048576"},
 		{[]string{"--model", "qwen3-8b", "--tokens", "0"}, "--tokens 0: want 1 to 1048576"},
-		{[]string{"--model", "qwen3-8b", "-o", "yaml"}, "want table or json"},
+		{[]string{"--model", "qwen3-8b", "-o", "yaml"}, "want table, json, svg"},
 		{[]string{"--boxes", bad}, "source: layout: bad geometry: state attn.k, rank 1"},
 		{[]string{"--boxes", key}, "modle"},
 		{[]string{"--boxes", filepath.Join(t.TempDir(), "none")}, "no such file"},

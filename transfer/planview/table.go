@@ -10,7 +10,7 @@ import (
 // Table writes v as text.
 func (v *View) Table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "%s: %s to %s, %d tokens\n\n", v.Model, v.From, v.To, v.Tokens)
+	fmt.Fprintf(tw, "%s: %s to %s, %s\n\n", v.Model, v.From, v.To, count(int(v.Tokens), "token"))
 	fmt.Fprintln(tw, "state\tlayers\tunits\telems\tkept per\tmoved")
 	for _, s := range v.States {
 		per := "request"
@@ -39,20 +39,32 @@ func (v *View) Table(w io.Writer) error {
 func what(boxes []Box) string {
 	const most = 6
 	var out []string
-	for i := 0; i < len(boxes); {
-		names := []string{boxes[i].State}
-		j := i + 1
-		for ; j < len(boxes) && boxes[j].Layers == boxes[i].Layers && boxes[j].Units == boxes[i].Units; j++ {
-			names = append(names, boxes[j].State)
-		}
-		b := boxes[i]
-		out = append(out, fmt.Sprintf("%s %s %s", strings.Join(names, "+"), span("layer", b.Layers), span("unit", b.Units)))
-		i = j
+	for _, b := range together(boxes) {
+		out = append(out, b.String())
 	}
 	if n := len(out); n > most {
 		out = append(out[:most], fmt.Sprintf("and %d more", n-most))
 	}
 	return strings.Join(out, "; ")
+}
+
+// together are boxes with states of the same box, one after the other, in one: State is
+// their names, joined by +.
+func together(boxes []Box) []Box {
+	var out []Box
+	for _, b := range boxes {
+		if n := len(out); n > 0 && out[n-1].Layers == b.Layers && out[n-1].Units == b.Units {
+			out[n-1].State += "+" + b.State
+			out[n-1].Bytes += b.Bytes
+			continue
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+func (b Box) String() string {
+	return fmt.Sprintf("%s %s %s", b.State, span("layer", b.Layers), span("unit", b.Units))
 }
 
 // span is half-open in lo and hi and printed with its last.

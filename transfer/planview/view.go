@@ -24,15 +24,18 @@ const maxPairs = 1 << 14
 
 // View is a re-shard explained. It marshals to JSON as it is.
 type View struct {
-	Model  string   `json:"model"`
-	From   string   `json:"from"`
-	To     string   `json:"to"`
-	Tokens int32    `json:"tokens"`
-	Digest string   `json:"digest"` // of the plan
-	States []State  `json:"states"`
-	Pairs  []Pair   `json:"pairs"`
-	Bytes  int64    `json:"bytes"` // of all pairs, as the destination stores them
-	Notes  []string `json:"notes,omitempty"`
+	Model  string  `json:"model"`
+	From   string  `json:"from"`
+	To     string  `json:"to"`
+	Tokens int32   `json:"tokens"`
+	Digest string  `json:"digest"` // of the plan
+	States []State `json:"states"`
+	Pairs  []Pair  `json:"pairs"`
+	Bytes  int64   `json:"bytes"` // of all pairs, as the destination stores them
+	// Sources and Destinations are all ranks of each side, those without a pair too.
+	Sources      []layout.Rank `json:"sources"`
+	Destinations []layout.Rank `json:"destinations"`
+	Notes        []string      `json:"notes,omitempty"`
 	// Refused says why a hand-off between these groups is refused; empty: it is not.
 	Refused []string `json:"refused,omitempty"`
 }
@@ -78,6 +81,7 @@ type Box struct {
 	State  string   `json:"state"`
 	Layers [2]int32 `json:"layers"`
 	Units  [2]int32 `json:"units"`
+	Bytes  int64    `json:"bytes"`
 }
 
 // Geometry is the input of Explain: a model and the shards of both groups.
@@ -131,6 +135,7 @@ func Explain(g Geometry, tokens int32) (*View, error) {
 	}
 	d := p.Digest()
 	v := &View{Model: g.Name, From: g.From, To: g.To, Tokens: tokens, Digest: hex.EncodeToString(d[:]), Bytes: p.Total(tokens), Notes: g.Notes}
+	v.Sources, v.Destinations = ranks(g.Src), ranks(g.Dst)
 	for _, s := range g.Model.States {
 		v.States = append(v.States, State{Name: s.Name, Layers: s.Layers, Units: s.Units, Elems: s.Elems, Paged: s.Paging == layout.PerBlock})
 	}
@@ -146,7 +151,22 @@ func Explain(g Geometry, tokens int32) (*View, error) {
 		}
 		v.Pairs = append(v.Pairs, row)
 	}
+	if tokens == 0 && v.Bytes > 0 {
+		v.Notes = append(v.Notes, "no token moves, as when the destination has the whole prompt in its cache: only what is kept per request does")
+	} else if tokens == 0 {
+		v.Notes = append(v.Notes, "no token moves, and this model keeps nothing per request: the hand-off is opened and closed, and nothing is copied")
+	}
 	return v, nil
+}
+
+// ranks are those of the shards, ascending, each once.
+func ranks(shards []layout.Shard) []layout.Rank {
+	out := make([]layout.Rank, 0, len(shards))
+	for i := range shards {
+		out = append(out, shards[i].Rank)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.Nest, error) {
@@ -163,7 +183,8 @@ func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.
 		if st.Paging == layout.PerBlock {
 			rows, srcRows, dstRows = int64(v.Tokens), part.From.Rows, part.To.Rows
 		}
-		v.States[part.State].Bytes += part.Box.Area() * int64(st.Elems) * part.To.DType.Size() * rows
+		bytes := part.Box.Area() * int64(st.Elems) * part.To.DType.Size() * rows
+		v.States[part.State].Bytes += bytes
 		if from, to := part.From.DType, part.To.DType; from != to {
 			why := fmt.Sprintf("no copier converts %v to %v: a hand-off of this pair is refused", from, to)
 			row.Refused = why
@@ -171,7 +192,7 @@ func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.
 				v.Refused = append(v.Refused, why)
 			}
 		}
-		row.Boxes = append(row.Boxes, Box{st.Name, [2]int32{part.Box.Layers.Lo, part.Box.Layers.Hi}, [2]int32{part.Box.Units.Lo, part.Box.Units.Hi}})
+		row.Boxes = append(row.Boxes, Box{st.Name, [2]int32{part.Box.Layers.Lo, part.Box.Layers.Hi}, [2]int32{part.Box.Units.Lo, part.Box.Units.Hi}, bytes})
 	}
 	if n := int64(v.Tokens/min(srcRows, dstRows)) * int64(len(row.Boxes)); n > maxPieces {
 		return row, buf, fmt.Errorf("%w: rank %d to %d has %d pieces, at most %d are lowered: take fewer tokens or larger blocks",
