@@ -51,6 +51,8 @@ var table = []entry{
 	{"handoff.denied", handoff.ErrDenied, codes.PermissionDenied},
 	{"handoff.version", handoff.ErrVersion, codes.Unimplemented},
 	{"handoff.host", handoff.ErrHost, codes.Unavailable},
+	{"handoff.section", handoff.ErrSection, codes.InvalidArgument},
+	{"handoff.order", handoff.ErrOrder, codes.FailedPrecondition},
 
 	{"transfer.closed", transfer.ErrClosed, codes.Unavailable},
 	{"transfer.bounds", transfer.ErrBounds, codes.OutOfRange},

@@ -31,4 +31,6 @@ var (
 	ErrDenied   = errors.New("handoff: not allowed")       // the caller's certificate may not do this
 	ErrVersion  = errors.New("handoff: no common version") // of a protocol
 	ErrHost     = errors.New("handoff: plugin ended")      // the process between a control plane and the sidecars
+	ErrSection  = errors.New("handoff: adapter refuses its configuration")
+	ErrOrder    = errors.New("handoff: call out of order") // of an adapter's life
 )

@@ -1,0 +1,70 @@
+package plugintest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/batonkv/baton/plugins/adapter"
+	"github.com/batonkv/baton/plugins/adapter/drive"
+	"github.com/batonkv/baton/plugins/plugintest"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// ledger keeps what it was told in a file: {"id": "phase"}.
+type ledger struct {
+	path  string
+	state adapter.State
+}
+
+func (l *ledger) Register(context.Context) (adapter.Info, error) {
+	return adapter.Info{Name: "ledger", Version: "1", Wants: []control.Kind{control.Exported, control.Over}}, nil
+}
+
+func (l *ledger) Configure(_ context.Context, section []byte) error {
+	if l.path = string(section); !filepath.IsAbs(l.path) {
+		return fmt.Errorf("%w: %q: want an absolute path", handoff.ErrSection, l.path)
+	}
+	return nil
+}
+
+func (l *ledger) Sync(_ context.Context, s adapter.State) error { return l.write(s) }
+
+func (l *ledger) Notify(_ context.Context, u adapter.Update) error { return l.write(l.state.Apply(u)) }
+
+func (l *ledger) Drain(context.Context) error { return nil }
+
+func (l *ledger) write(s adapter.State) error {
+	l.state = s
+	lines := map[string]string{}
+	for _, i := range s.Handoffs {
+		lines[i.ID.String()] = i.Phase.String()
+	}
+	b, err := json.Marshal(lines)
+	return errors.Join(err, os.WriteFile(l.path+".new", b, 0o600), os.Rename(l.path+".new", l.path))
+}
+
+// subject is a ledger however it is opened.
+func subject(t *testing.T, open drive.Opener) plugintest.Subject {
+	path := filepath.Join(t.TempDir(), "ledger")
+	return plugintest.Subject{Open: open, Section: []byte(path), Bad: [][]byte{nil, []byte("here")},
+		Shows: func(t *testing.T) map[string]string {
+			b, err := os.ReadFile(path)
+			var lines map[string]string
+			if err = errors.Join(err, json.Unmarshal(b, &lines)); err != nil {
+				t.Error(err)
+			}
+			return lines
+		}}
+}
+
+func TestBuiltIn(t *testing.T) {
+	plugintest.Run(t, func(t *testing.T) plugintest.Subject {
+		return subject(t, drive.BuiltIn(func() adapter.Adapter { return &ledger{} }))
+	})
+}
