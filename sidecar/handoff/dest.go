@@ -113,6 +113,11 @@ func (d *Dest) TicketDone(ticket uint64, bytes int64, why string, now time.Durat
 	return nil
 }
 
+// Check is the question about a read of d, once it is done.
+func (d *Dest) Check(r *Read) Check {
+	return Check{ID: d.D.ID, Attempt: d.D.Attempt, Pin: r.Source.Pin, Generation: r.Source.Generation}
+}
+
 // Proved takes a source rank's answer about a pin. A pin that is gone makes the
 // bytes worthless.
 func (d *Dest) Proved(from Member, c Checked) {

@@ -208,6 +208,14 @@ type Pin struct {
 	WeightsEpoch uint64
 	// Fence is the engine's: until it is over the leader does not hear of the pin. 0: over.
 	Fence uint64
+
+	packed map[packing]bool // pulls that it is or was packed for; true: their session has ended
+}
+
+// packing is a staged pull of a peer.
+type packing struct {
+	by Member
+	of Check
 }
 
 // Answers reports whether c asks about exactly this pin. The pin and its generation
@@ -216,6 +224,34 @@ type Pin struct {
 func (p *Pin) Answers(c Check) bool {
 	return (p.ID == c.ID || p.ID == ID{}) && p.Info.Pin == c.Pin && p.Info.Generation == c.Generation
 }
+
+// Pack says that p is about to be packed for a staged pull of a peer, and reports whether
+// it may be: not for one whose session has ended, nor for more pulls than importers.
+func (p *Pin) Pack(by Member, of Check) bool {
+	k := packing{by, of}
+	if broken, again := p.packed[k]; again {
+		return !broken
+	}
+	if !p.Answers(of) || len(p.packed) >= maxClaims {
+		return false
+	}
+	if p.packed == nil {
+		p.packed = map[packing]bool{}
+	}
+	p.packed[k] = false
+	return true
+}
+
+// Lost says that the session with a peer has ended.
+func (p *Pin) Lost(by Member) {
+	for k := range p.packed {
+		p.packed[k] = p.packed[k] || k.by == by
+	}
+}
+
+// Broken reports whether the session in which a peer pulled by staging has ended: no later
+// one proves what came through chunks that others have used since.
+func (p *Pin) Broken(by Member, c Check) bool { return p.packed[packing{by, c}] }
 
 // Leased takes the hand-off and the first deadline. It comes once: a repetition would
 // count from its own arrival.

@@ -55,7 +55,7 @@ func (m *Machine) checkAttach(a handoff.Attach) error {
 		return fmt.Errorf("%w: group_instance is 0: want a random number, equal on all ranks of one launch", handoff.ErrAttach)
 	case a.Capacity.BlockTokens < 1:
 		return fmt.Errorf("%w: capacity.block_tokens is %d", handoff.ErrAttach, a.Capacity.BlockTokens)
-	case m.openTickets() > 0:
+	case !m.quiet():
 		return fmt.Errorf("%w: copies into the previous engine's memory are not finished: attach again", handoff.ErrAttach)
 	case len(a.Imports) > 0 && a.Rank != 0:
 		return fmt.Errorf("%w: rank %d states imports: rank 0 alone asks for them", handoff.ErrAttach, a.Rank)
@@ -99,9 +99,12 @@ func checkStated(a handoff.Attach) error {
 	return handoff.CheckTail(a.Decisions, a.Applied, a.Held)
 }
 
-// labels are what this rank pins and no Free is on its way for, by name.
+// labels are what this rank pins and no Free was passed on for, by name.
 func (m *Machine) labels() []string {
 	ls := slices.Collect(maps.Keys(m.kept))
+	for _, l := range m.leaving {
+		ls = append(ls, l.label)
+	}
 	for _, p := range m.pins {
 		ls = append(ls, p.Label)
 	}

@@ -22,6 +22,7 @@ type engine struct {
 	asked   map[uint64]bool // Reserve decisions that it has not answered
 	freeing freeing
 	tail    handoff.Tail
+	waits   []handoff.Decision // behind a Free whose memory is packed from; the engine has not got them
 }
 
 func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
@@ -152,6 +153,7 @@ func (m *Machine) joinLeader() {
 		m.member = nil
 	}
 	m.joined, m.boss = true, l
+	m.engine.waits = nil // not stated, so they come again, or others in their place
 	m.do(ToPeer{l, m.statement()})
 }
 
@@ -164,7 +166,12 @@ func (m *Machine) engineDown(s Session) {
 		return
 	}
 	m.engine, m.joined, m.member = nil, false, nil
-	clear(m.pins)
+	for _, l := range m.leaving {
+		l.says = nil
+	}
+	for _, p := range m.sortedPins() {
+		m.leave(p, nil)
+	}
 	clear(m.kept)
 	for _, n := range m.sortedDests() {
 		d := m.dests[n]
@@ -172,12 +179,8 @@ func (m *Machine) engineDown(s Session) {
 		m.cancelReads(d)
 	}
 	m.publish(events.Detached, events.Event{})
-	if m.openTickets() == 0 {
-		m.do(UnmapBuffers{s})
-		m.dropDests()
-	} else {
-		m.unmap = s
-	}
+	m.unmap = s
+	m.unmapQuiet()
 	if m.leads() {
 		m.memberDown(m.cfg.Self)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // Session numbers an engine session of this process; the driver mints it.
@@ -59,6 +60,18 @@ type (
 		Bytes  int64
 		Err    error
 	}
+	// AskGrant asks for leave to pack for a staged pull of Peer; Granted or GrantRefused
+	// answers. The driver mints Grant.
+	AskGrant struct {
+		Grant  uint64
+		Peer   handoff.Member
+		Packer staged.Packer // whose exit would end the packs
+		Of     handoff.Check // what Peer will ask when it has read
+	}
+	// GrantEnded gives it back: no pack under it is open.
+	GrantEnded struct{ Grant uint64 }
+	// PackerExited says that a mover was seen to exit: its packs have ended, no other's.
+	PackerExited struct{ Packer staged.Packer }
 	// Import, Abort, Release, SetWeightsEpoch and Reset are control calls; Reply answers each.
 	Import struct {
 		Call   Call
@@ -92,6 +105,9 @@ func (Found) event()           {}
 func (Linked) event()          {}
 func (LinksLost) event()       {}
 func (PullDone) event()        {}
+func (AskGrant) event()        {}
+func (GrantEnded) event()      {}
+func (PackerExited) event()    {}
 func (Import) event()          {}
 func (Abort) event()           {}
 func (Release) event()         {}
@@ -125,7 +141,8 @@ type (
 		Key     uint64
 		Buffers []handoff.BufferDecl
 	}
-	// UnmapBuffers takes a session's buffers from the mover: no ticket of it is open.
+	// UnmapBuffers takes a session's buffers from the mover: no ticket of it is open, and no
+	// pack.
 	UnmapBuffers struct{ Session Session }
 	// ToPeer sends to another sidecar; to this one, the driver feeds it back as FromPeer.
 	ToPeer struct {
@@ -157,12 +174,23 @@ type (
 		Peer     handoff.Member
 		Template *lower.Template
 		Job      lower.Job
+		Of       handoff.Check // what Peer is asked afterwards; a staged pull names it before
 	}
 	// CancelPull asks a ticket to stop; PullDone still follows.
 	CancelPull struct{ Ticket uint64 }
-	// KillMover ends the process that copies: copies that were asked to stop have not.
-	// PullDone of each of its tickets and LinksLost follow its exit.
-	KillMover struct{}
+	// KillMover ends a process that copies, or packs: what was asked to stop has not. Of the
+	// local mover PullDone of each ticket and LinksLost follow the exit, of a wire mover
+	// PackerExited.
+	KillMover struct{ Packer staged.Packer }
+	// Granted and GrantRefused answer AskGrant. Pin says what may be packed.
+	Granted struct {
+		Grant uint64
+		Pin   handoff.PinInfo
+	}
+	GrantRefused struct{ Grant uint64 }
+	// Revoked says that the pin of an open grant is over: packs under way end or are ended,
+	// no other begins, and GrantEnded follows.
+	Revoked struct{ Grant uint64 }
 	// Reply answers a control call.
 	Reply struct {
 		Call     Call
@@ -203,6 +231,9 @@ func (CloseLink) effect()     {}
 func (Pull) effect()          {}
 func (CancelPull) effect()    {}
 func (KillMover) effect()     {}
+func (Granted) effect()       {}
+func (GrantRefused) effect()  {}
+func (Revoked) effect()       {}
 func (Reply) effect()         {}
 func (Notify) effect()        {}
 func (Publish) effect()       {}

@@ -130,14 +130,24 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: export of %q brings no slot of its per-request state", handoff.ErrEngine, e.Label)
 	case m.otherWeights(e.WeightsEpoch):
 		return fmt.Errorf("%w: %q was made by weights of epoch %d, group %s is at %d", handoff.ErrWeights, e.Label, e.WeightsEpoch, m.cfg.Self.Group, m.epoch())
-	case len(m.pins)+len(m.kept) >= m.cfg.MaxSources:
-		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, len(m.pins)+len(m.kept))
+	case m.exports() >= m.cfg.MaxSources:
+		return fmt.Errorf("%w: %d exports are pinned", handoff.ErrCapacity, m.exports())
 	case m.kept[e.Label] > 0:
 		return fmt.Errorf("%w: label %q is pinned since before the engine attached", handoff.ErrEngine, e.Label)
+	case m.pinOf(e.Label) != nil || m.leaves(e.Label):
+		return fmt.Errorf("%w: label %q is pinned already", handoff.ErrEngine, e.Label)
 	}
+	return nil
+}
+
+// exports is how many exports the engine keeps for this sidecar.
+func (m *Machine) exports() int { return len(m.pins) + len(m.kept) + len(m.leaving) }
+
+// pinOf is the pin of a label, which has one at a time; nil: none.
+func (m *Machine) pinOf(label string) *handoff.Pin {
 	for _, p := range m.pins {
-		if p.Label == e.Label {
-			return fmt.Errorf("%w: label %q is pinned already", handoff.ErrEngine, e.Label)
+		if p.Label == label {
+			return p
 		}
 	}
 	return nil
@@ -180,7 +190,7 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 func (m *Machine) notExported(p handoff.Member, label string) {
 	if id, ok := m.lead.labels[label]; ok {
 		if m.lead.sources[id].Export() != nil {
-			m.toEngine(handoff.Failed{Label: label, Err: fmt.Errorf("%w: rank %d refused its export of %q", handoff.ErrEngine, p.Rank, label)})
+			m.failExport(label, fmt.Errorf("%w: rank %d refused its export of %q", handoff.ErrEngine, p.Rank, label))
 		}
 		m.endSource(id)
 	}
@@ -189,13 +199,24 @@ func (m *Machine) notExported(p handoff.Member, label string) {
 	}
 }
 
+// failExport tells the leader's engine that its export has failed, which gives the memory
+// back.
+func (m *Machine) failExport(label string, err error) {
+	says := handoff.Failed{Label: label, Err: err}
+	if p := m.pinOf(label); p != nil {
+		m.leave(p, says)
+		return
+	}
+	m.toEngine(says)
+}
+
 // notPinned ends what a refused pin makes impossible. Ranks that hold different prompts
 // under one label end the hand-off; any other pin is the rank's alone, and no lease will
 // cover it.
 func (m *Machine) notPinned(p handoff.Member, msg handoff.Pinned, s *held, err error) {
 	switch {
 	case errors.Is(err, handoff.ErrPosition):
-		m.toEngine(handoff.Failed{Label: msg.Label, Err: err})
+		m.failExport(msg.Label, err)
 		m.endSource(s.ID)
 		m.do(ToPeer{p, handoff.Unpin{ID: s.ID, Pin: msg.Pin.Pin}})
 	case s == nil || !slices.ContainsFunc(s.Pins(), func(o handoff.PinInfo) bool { return o.Rank == p.Rank && o.Pin == msg.Pin.Pin }):
@@ -216,15 +237,16 @@ func (m *Machine) manifest(s *held) handoff.Manifest {
 // freePin forgets a rank's pin by its leader's Free. A label is pinned once at a time, and
 // what is freed may be of a leader before this one, whose ids nobody knows any more.
 func (m *Machine) freePin(label string) {
-	maps.DeleteFunc(m.pins, func(_ handoff.PinID, p *handoff.Pin) bool { return p.Label == label })
+	if p := m.pinOf(label); p != nil {
+		m.leave(p, nil)
+	}
 	delete(m.kept, label)
 }
 
 // unpin frees a pin whose lease the leader does not hold, outside the group's order.
 func (m *Machine) unpin(u handoff.Unpin) {
 	if p := m.pins[u.Pin]; p != nil {
-		delete(m.pins, u.Pin)
-		m.toEngine(handoff.UnpinExport{Label: p.Label, ID: u.ID})
+		m.leave(p, handoff.UnpinExport{Label: p.Label, ID: u.ID})
 	}
 }
 
@@ -265,7 +287,7 @@ func (m *Machine) sortedPins() []*handoff.Pin {
 // check answers whether a pin is held at this instant.
 func (m *Machine) check(p handoff.Member, c handoff.Check) {
 	pin := m.pins[c.Pin]
-	held := pin != nil && pin.Answers(c) && m.now < pin.Deadline
+	held := pin != nil && pin.Answers(c) && m.now < pin.Deadline && !pin.Broken(p, c)
 	if pin != nil && !pin.Answers(c) {
 		m.refuse(p, c, Unmatched)
 	}

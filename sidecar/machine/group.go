@@ -150,21 +150,45 @@ func (m *Machine) advertise() {
 		CapacityBlocks: c.Blocks, CapacitySlots: c.Slots})
 }
 
-// decision is the leader's word at one rank: the sidecar's part first, so that a
-// Check never says yes for memory that the engine may reuse. One that came before is
-// sent again by a leader that cannot know, and one after a gap means that a word was lost:
-// stating anew what is here brings it. The memory rule does not rest on the leader
-// alone, so what breaks it ends the engine's session instead of reaching the engine; of
-// imports from before the engine attached, nothing is left here that could tell.
+// decision is the leader's word at one rank. One that came before is sent again by a
+// leader that cannot know, and one after a gap means that a word was lost: stating anew
+// what is here brings it. Free ends its pin at once, so that a Check never says yes for
+// memory that the engine may reuse, and no pack begins.
 func (m *Machine) decision(d handoff.Decision) {
-	if m.engine == nil || d.N <= m.engine.decided {
+	e := m.engine
+	if e == nil || d.N <= e.decided+uint64(len(e.waits)) {
 		return
 	}
-	if d.N != m.engine.decided+1 {
+	if d.N != e.decided+uint64(len(e.waits))+1 {
 		m.refuse(m.boss, d, Malformed)
 		m.do(ClosePeer{m.boss})
 		return
 	}
+	if d.Kind == handoff.Free {
+		m.freePin(d.Label)
+		e.freeing[d.Label] = d.N
+	}
+	e.waits = append(e.waits, d)
+	m.passOn()
+}
+
+// passOn gives the engine the decisions that wait, in order, as far as none frees what is
+// packed from.
+func (m *Machine) passOn() {
+	for e := m.engine; len(e.waits) > 0; {
+		d := e.waits[0]
+		if d.Kind == handoff.Free && m.leaves(d.Label) {
+			return
+		}
+		e.waits = e.waits[1:]
+		m.pass(d)
+	}
+}
+
+// pass does the sidecar's part of a decision first. The memory rule does not rest on the
+// leader alone, so what breaks it ends the engine's session instead of reaching the engine;
+// of imports from before the engine attached, nothing is left here that could tell.
+func (m *Machine) pass(d handoff.Decision) {
 	m.engine.decided = d.N
 	dest := m.dests[d.Of]
 	kept := dest == nil && d.Of > 0 && d.Of <= m.engine.stated
@@ -181,9 +205,7 @@ func (m *Machine) decision(d handoff.Decision) {
 		m.endDest(d.Of)
 	case handoff.Drop:
 		m.dropDest(d)
-	case handoff.Free:
-		m.freePin(d.Label)
-		m.engine.freeing[d.Label] = d.N
+	case handoff.Free: // its pin has ended when it came
 	case handoff.SetWeightsEpoch:
 		m.engine.attach.Model.WeightsEpoch = d.WeightsEpoch
 	}

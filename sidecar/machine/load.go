@@ -10,13 +10,16 @@ type Load struct {
 	Pins    int
 	Dests   int // imports that hold this rank's memory, or are about to
 	Tickets int // copies
+	Grants  int // to pack
+	Leaving int // pins that are over, whose memory a pack keeps from the engine
 	Dials   int // peers without a session, wanted
 	Links   int // to peers without a session, or not made yet
 }
 
 // Load returns what is under way.
 func (m *Machine) Load() Load {
-	l := Load{Imports: len(m.lead.imports), Labels: len(m.lead.labels), Pins: len(m.pins) + len(m.kept), Dests: len(m.dests), Tickets: len(m.tickets)}
+	l := Load{Imports: len(m.lead.imports), Labels: len(m.lead.labels), Pins: m.exports(), Dests: len(m.dests), Tickets: len(m.tickets),
+		Grants: m.grants.Open(), Leaving: len(m.leaving)}
 	for _, os := range m.lead.opens {
 		l.Opens += len(os)
 	}
@@ -55,8 +58,11 @@ func (m *Machine) Shape() uint64 {
 		s := m.lead.sources[id]
 		add(sourceHalf, int(s.State())<<4|int(s.Copies()))
 	}
-	for _, p := range m.pins {
-		add(pinHalf, pinState(p))
+	for id := range m.pins {
+		add(pinHalf, m.pinState(id))
+	}
+	for range m.leaving {
+		add(pinHalf, pinLeaving)
 	}
 	for _, d := range m.dests {
 		add(destHalf, int(d.State()))

@@ -7,8 +7,8 @@
 // The files follow the roles: engine.go and attach.go (the attached rank, and what it
 // states), launch.go and recover.go (roster, the group's sequence, and what is left of a
 // leader before), group.go (who may say what, and a rank under its leader), export.go,
-// lease.go and offer.go (source side: pins, leases, answers to importers), importer.go,
-// queue.go and outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go
+// grant.go, lease.go and offer.go (source side: pins, packs, leases, answers to importers),
+// importer.go, queue.go and outcome.go (importing leader: its way, and how it ends), pull.go, stuck.go
 // and fence.go (a rank's share of an import, and its memory), weights.go and reset.go,
 // peers.go (sessions and links), list.go (what a leader is asked). meets.go, meetings.go
 // and load.go only look: they are for simulations and tests.
@@ -23,6 +23,7 @@ import (
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // Config is fixed for the life of a sidecar process.
@@ -91,6 +92,8 @@ type Machine struct {
 	joined  bool            // Join went to boss in its present session
 	boss    handoff.Member  // the leader that this rank joined
 	pins    map[handoff.PinID]*handoff.Pin
+	grants  staged.Grants            // who packs from pins
+	leaving map[staged.Pin]*leaving  // pins that are over, and are packed from
 	kept    map[string]Now           // labels that the engine pinned before it attached, with this rank's own deadline
 	dests   map[uint64]*handoff.Dest // by Reserve number
 	tickets map[uint64]ticket
@@ -105,7 +108,7 @@ type Machine struct {
 func New(cfg Config) *Machine {
 	m := &Machine{cfg: cfg.Defaults(), records: map[place]discovery.Record{}, peers: map[handoff.Member]*peer{},
 		links: map[handoff.Member]*link{}, pins: map[handoff.PinID]*handoff.Pin{}, kept: map[string]Now{}, dests: map[uint64]*handoff.Dest{},
-		tickets: map[uint64]ticket{}, sources: map[handoff.Digest]*sourceGroup{}}
+		leaving: map[staged.Pin]*leaving{}, tickets: map[uint64]ticket{}, sources: map[handoff.Digest]*sourceGroup{}}
 	m.lead = newLeader()
 	m.lead.attempts = handoff.Attempt(m.cfg.Self.Incarnation) << 32
 	return m
@@ -135,6 +138,12 @@ func (m *Machine) Step(now Now, e Event) []Effect {
 		m.linksLost()
 	case PullDone:
 		m.pullDone(e)
+	case AskGrant:
+		m.askGrant(e)
+	case GrantEnded:
+		m.grantEnded(e)
+	case PackerExited:
+		m.packerExited(e)
 	case Import:
 		m.importCall(e)
 	case Abort:
@@ -168,6 +177,9 @@ func (m *Machine) Next() (at Now, ok bool) {
 		if p.retry > 0 {
 			earliest(p.retry)
 		}
+	}
+	for _, l := range m.leaving {
+		earliest(l.since + m.cfg.KillAfter)
 	}
 	for _, d := range m.dests {
 		if t, stuck := m.killAt(d); stuck {

@@ -33,9 +33,7 @@ func (m *Machine) meetsEngine(msg handoff.FromEngine, dst []Pair) []Pair {
 		}
 		dst = append(dst, m.destPair(msg.N, in))
 	case handoff.Fenced:
-		for _, p := range m.pins {
-			dst = append(dst, pairOf(pinHalf, pinState(p), inPinFenced))
-		}
+		dst = m.eachPin(dst, inPinFenced)
 		dst = m.eachDest(dst, inFenced, func(*handoff.Dest) bool { return true })
 	}
 	return dst
@@ -44,7 +42,7 @@ func (m *Machine) meetsEngine(msg handoff.FromEngine, dst []Pair) []Pair {
 func (m *Machine) meetsPeer(p handoff.Member, msg handoff.PeerMessage, dst []Pair) []Pair {
 	switch msg := msg.(type) {
 	case handoff.Check:
-		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inCheck))
+		return append(dst, m.pinPair(msg.Pin, inCheck))
 	case handoff.Checked:
 		in := inGone
 		if msg.Held {
@@ -98,11 +96,11 @@ func (m *Machine) meetsPeer(p handoff.Member, msg handoff.PeerMessage, dst []Pai
 func (m *Machine) meetsLeader(msg handoff.PeerMessage, dst []Pair) []Pair {
 	switch msg := msg.(type) {
 	case handoff.Leased:
-		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inLeased))
+		return append(dst, m.pinPair(msg.Pin, inLeased))
 	case handoff.Extend:
-		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inExtend))
+		return append(dst, m.pinPair(msg.Pin, inExtend))
 	case handoff.Unpin:
-		return append(dst, pairOf(pinHalf, pinState(m.pins[msg.Pin]), inUnpin))
+		return append(dst, m.pinPair(msg.Pin, inUnpin))
 	case handoff.Decision:
 		if m.engine == nil || m.member == nil || msg.N <= m.engine.decided {
 			return dst
@@ -120,10 +118,12 @@ func (m *Machine) meetsLeader(msg handoff.PeerMessage, dst []Pair) []Pair {
 			n := len(dst)
 			for _, p := range m.pins {
 				if p.ID == msg.ID || p.ID == (handoff.ID{}) && p.Label == msg.Label {
-					dst = append(dst, pairOf(pinHalf, pinState(p), inFree))
+					dst = append(dst, m.pinPair(p.Info.Pin, inFree))
 				}
 			}
-			if len(dst) == n {
+			if len(dst) == n && m.leaves(msg.Label) {
+				dst = append(dst, pairOf(pinHalf, pinLeaving, inFree))
+			} else if len(dst) == n {
 				dst = append(dst, pairOf(pinHalf, absent, inFree))
 			}
 		}
@@ -211,7 +211,7 @@ func (m *Machine) meetsAll(dst []Pair, source, leader input) []Pair {
 func (m *Machine) meetsTick(now Now, dst []Pair) []Pair {
 	for _, p := range m.pins {
 		if p.Deadline <= now {
-			dst = append(dst, pairOf(pinHalf, pinState(p), inPinDeadline))
+			dst = append(dst, m.pinPair(p.Info.Pin, inPinDeadline))
 		}
 	}
 	for _, id := range m.lead.labels {
@@ -234,14 +234,52 @@ func (m *Machine) sourcePair(id handoff.ID, in input) Pair {
 	return pairOf(sourceHalf, absent, in)
 }
 
-func pinState(p *handoff.Pin) int {
-	switch {
+const pinLeaving = 3
+
+func (m *Machine) pinState(id handoff.PinID) int {
+	for p := range m.leaving {
+		if p.ID == uint64(id) {
+			return pinLeaving
+		}
+	}
+	switch p := m.pins[id]; {
 	case p == nil:
 		return absent
 	case p.ID == handoff.ID{}:
 		return 1
 	}
 	return 2
+}
+
+func (m *Machine) pinPair(id handoff.PinID, in input) Pair {
+	return pairOf(pinHalf, m.pinState(id), in)
+}
+
+func (m *Machine) eachPin(dst []Pair, in input) []Pair {
+	for id := range m.pins {
+		dst = append(dst, m.pinPair(id, in))
+	}
+	for range m.leaving {
+		dst = append(dst, pairOf(pinHalf, pinLeaving, in))
+	}
+	return dst
+}
+
+// meetsPacks is who packs, at the pins that are packed from.
+func (m *Machine) meetsPacks(e Event, dst []Pair) []Pair {
+	switch e := e.(type) {
+	case AskGrant:
+		return append(dst, m.pinPair(e.Of.Pin, inAskGrant))
+	case GrantEnded:
+		if p, ok := m.grants.Of(e.Grant); ok {
+			return append(dst, m.pinPair(handoff.PinID(p.ID), inGrantEnded))
+		}
+	case PackerExited:
+		for _, p := range m.grants.Pins(e.Packer) {
+			dst = append(dst, m.pinPair(handoff.PinID(p.ID), inPackerExited))
+		}
+	}
+	return dst
 }
 
 func (m *Machine) destPair(n uint64, in input) Pair {

@@ -50,6 +50,9 @@ const ( // of a pin
 	inPinEngineDown
 	inExtend
 	inPinFenced
+	inAskGrant
+	inGrantEnded
+	inPackerExited
 	pinInputs
 )
 
@@ -110,7 +113,7 @@ const absent = 0
 
 const (
 	sourceStates = int(handoff.Over) + 1
-	pinStates    = 3
+	pinStates    = 4
 	destStates   = int(handoff.Ended)
 	leaderStates = int(handoff.Finished)
 	launchStates = 4
@@ -132,8 +135,8 @@ var halves = [numHalves]struct {
 }{
 	{"source", 0, []string{"absent", "announced", "leasing", "over"},
 		[]string{"Announce", "Export", "Pinned", "Open", "Done", "Withdraw", "Release", "lease-ends", "group-breaks", "Extended", "SetWeightsEpoch", "Reset"}},
-	{"pin", sourcePairs, []string{"absent", "waiting", "leased"},
-		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down", "Extend", "Fenced"}},
+	{"pin", sourcePairs, []string{"absent", "waiting", "leased", "leaving"},
+		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down", "Extend", "Fenced", "AskGrant", "GrantEnded", "packer-exited"}},
 	{"dest", sourcePairs + pinPairs, []string{"absent", "reserving", "linking", "moving", "good", "bad", "quarantine"},
 		[]string{"Reserve", "Admit", "Drop", "ReleaseQuarantine", "Reserved", "full", "copied", "copy-failed", "held", "gone", "linked", "link-failed",
 			"source-down", "links-lost", "engine-down", "Fenced"}},
@@ -171,9 +174,7 @@ func (m *Machine) Meets(now Now, e Event, dst []Pair) []Pair {
 		if m.engine == nil || m.engine.session != e.Session {
 			return dst
 		}
-		for _, p := range m.pins {
-			dst = append(dst, pairOf(pinHalf, pinState(p), inPinEngineDown))
-		}
+		dst = m.eachPin(dst, inPinEngineDown)
 		dst = m.eachDest(dst, inEngineDown, func(*handoff.Dest) bool { return true })
 		if m.leads() {
 			dst = append(m.meetsBreak(dst), pairOf(launchHalf, m.launchState(), inOwnEngineDown))
@@ -216,6 +217,8 @@ func (m *Machine) Meets(now Now, e Event, dst []Pair) []Pair {
 		return m.meetsAll(dst, inSourceReset, inReset)
 	case Tick:
 		return m.meetsTick(now, dst)
+	default:
+		return m.meetsPacks(e, dst)
 	}
 	return dst
 }

@@ -33,8 +33,8 @@ var withoutRow = map[string]string{
 // other knows it.
 func TestMeetsFollowsStep(t *testing.T) {
 	own, msgs := parsed(t, "."), parsed(t, "../handoff")
-	step := cases(own, 99, "Step", "fromEngine", "fromPeer", "betweenLeaders", "fromLeader", "fromRank", "decision")
-	rows := cases(own, 1, "Meets", "meetsEngine", "meetsPeer", "meetsLeader", "meetsRank")
+	step := cases(own, 99, "Step", "fromEngine", "fromPeer", "betweenLeaders", "fromLeader", "fromRank", "pass")
+	rows := cases(own, 1, "Meets", "meetsEngine", "meetsPeer", "meetsLeader", "meetsRank", "meetsPacks")
 	for _, f := range []string{"handoff.OK", "handoff.Pending"} { // of answers, not messages
 		delete(rows, f)
 	}

@@ -230,6 +230,9 @@ func (m *Machine) peerDown(p handoff.Member) {
 // peerLost ends what hung on the session to p.
 func (m *Machine) peerLost(p handoff.Member) {
 	m.readsLost(p)
+	for _, pin := range m.pins {
+		pin.Lost(p)
+	}
 	if l := m.links[p]; l != nil {
 		l.dead = true
 		m.reapLink(p, l)

@@ -258,7 +258,7 @@ func (m *Machine) submit(d *handoff.Dest) {
 		l := m.links[r.From]
 		m.tickets[m.lastTkt] = ticket{d.D.N, r.From, l}
 		l.open++
-		m.do(Pull{m.lastTkt, r.From, t, job(d.D, d.Reserved, *r)})
+		m.do(Pull{m.lastTkt, r.From, t, job(d.D, d.Reserved, *r), d.Check(r)})
 	}
 	if m.lastTkt != before {
 		m.publish(events.Moving, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label})
@@ -288,16 +288,24 @@ func (m *Machine) pullDone(e PullDone) {
 			why = e.Err.Error()
 		}
 		if r := d.TicketDone(e.Ticket, e.Bytes, why, m.now); r != nil {
-			m.do(ToPeer{r.From, handoff.Check{ID: d.D.ID, Attempt: d.D.Attempt, Pin: r.Source.Pin, Generation: r.Source.Generation}})
+			m.do(ToPeer{r.From, d.Check(r)})
 		}
 		m.report(d)
 	}
-	if m.unmap != 0 && m.openTickets() == 0 {
+	m.unmapQuiet()
+}
+
+// unmapQuiet lets go of a gone engine's memory once nothing here touches it.
+func (m *Machine) unmapQuiet() {
+	if m.unmap != 0 && m.quiet() {
 		m.do(UnmapBuffers{m.unmap})
 		m.unmap = 0
 		m.dropDests()
 	}
 }
+
+// quiet reports whether no copy and no pack is open.
+func (m *Machine) quiet() bool { return m.openTickets() == 0 && m.grants.Open() == 0 }
 
 func (m *Machine) checked(p handoff.Member, c handoff.Checked) {
 	for _, n := range m.sortedDests() {

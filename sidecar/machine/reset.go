@@ -43,6 +43,9 @@ func (m *Machine) unquiet() (why []string) {
 	if n := m.openTickets(); n > 0 {
 		why = append(why, fmt.Sprintf("%d copies are open on rank 0", n))
 	}
+	if n := m.grants.Open(); n > 0 {
+		why = append(why, fmt.Sprintf("%d grants to pack are open on rank 0", n))
+	}
 	switch l := m.lead.launch; {
 	case l == nil:
 		why = append(why, "not every rank is here, and what they hold is not known before")

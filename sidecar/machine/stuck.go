@@ -1,6 +1,11 @@
 package machine
 
-import "github.com/batonkv/baton/sidecar/handoff"
+import (
+	"slices"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/staged"
+)
 
 // cancelReads asks the open copies of d to stop. They may not: only their end, or the
 // exit of the mover that holds them, frees what they write.
@@ -19,20 +24,45 @@ func (m *Machine) killAt(d *handoff.Dest) (at Now, ok bool) {
 	return since + m.cfg.KillAfter, ok
 }
 
-// killStuck asks for the mover's end when copies that were asked to stop have not. Its
-// exit ends every ticket, and those alone free memory; another mover starts. A mover that
-// has not exited as long again is asked for again.
+// killStuck asks for the end of movers whose copies or packs were asked to stop and have
+// not. Their exit ends every ticket, and those alone free memory; another mover starts. A
+// mover that has not exited as long again is asked for again.
 func (m *Machine) killStuck() {
+	local := m.killPackers()
 	due := false
 	for _, d := range m.dests {
 		at, ok := m.killAt(d)
 		due = due || ok && at <= m.now
 	}
-	if !due {
-		return
+	if due {
+		for _, d := range m.dests {
+			d.Cancelled(m.now)
+		}
 	}
-	for _, d := range m.dests {
-		d.Cancelled(m.now)
+	if due || local {
+		m.do(KillMover{})
 	}
-	m.do(KillMover{})
+}
+
+// killPackers asks for the end of the wire movers that keep a pin which is over, and
+// reports whether the local mover does. Movers of other peer groups go on.
+func (m *Machine) killPackers() (local bool) {
+	var due []staged.Packer
+	for _, p := range m.sortedLeaving() {
+		l := m.leaving[p]
+		if m.now < l.since+m.cfg.KillAfter {
+			continue
+		}
+		l.since = m.now
+		due = append(due, m.grants.By(p)...)
+	}
+	for i, by := range due {
+		switch {
+		case by == staged.Packer{}:
+			local = true
+		case !slices.Contains(due[:i], by):
+			m.do(KillMover{by})
+		}
+	}
+	return local
 }

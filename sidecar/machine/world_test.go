@@ -47,7 +47,8 @@ type node struct {
 	closed  []error
 	open    map[uint64]bool // tickets
 	dead    bool            // its process has ended
-	killed  int             // times that the mover was
+	killed  int             // times that a mover was
+	packs   []Effect        // what who packs hears, and movers that were killed
 }
 
 func newWorld(t *testing.T) *world {
@@ -195,6 +196,9 @@ func (n *node) carry(f Effect) {
 		w.post(func() { n.pull(f) })
 	case KillMover:
 		n.killed++
+		n.packs = append(n.packs, f)
+	case Granted, GrantRefused, Revoked:
+		n.packs = append(n.packs, f)
 	case Reply:
 		w.calls[f.Call] = f
 	case Notify:

@@ -30,11 +30,11 @@ func (w *world) apply(x step) {
 func (w *world) lease(j int) {
 	w.job[j].over = true
 	end := w.src[w.set.jobs[j].src]
-	revoke, unpin := end.g.Over(pinOf(j))
-	if unpin {
+	open := end.g.Over(pinOf(j))
+	if len(open) == 0 {
 		w.unpin(pinOf(j))
 	}
-	for _, g := range revoke {
+	for _, g := range open {
 		end.local = append(end.local, Revoked{g})
 	}
 }

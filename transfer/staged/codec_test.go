@@ -234,7 +234,7 @@ func TestCodecKnowsEveryField(t *testing.T) {
 	known := map[reflect.Type]int{ // cfg and out are not state
 		reflect.TypeFor[Source](): 6, reflect.TypeFor[sourcePeer](): 6, reflect.TypeFor[sourceJob](): 6, reflect.TypeFor[sourceChunk](): 9,
 		reflect.TypeFor[Dest](): 6, reflect.TypeFor[destPeer](): 7, reflect.TypeFor[destJob](): 5, reflect.TypeFor[destChunk](): 9,
-		reflect.TypeFor[Grants](): 1, reflect.TypeFor[holding](): 4, reflect.TypeFor[window](): 2,
+		reflect.TypeFor[Grants](): 1, reflect.TypeFor[holding](): 4, reflect.TypeFor[loan](): 2, reflect.TypeFor[window](): 2,
 	}
 	for typ, n := range known {
 		if typ.NumField() != n {

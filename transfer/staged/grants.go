@@ -6,19 +6,32 @@ import (
 	"time"
 )
 
-// Grants is the book of one source rank: which pins may be packed from, and by how
-// many open grants. It belongs to whoever unpins.
+// Grants is the book of one source rank: which pins may be packed from, and by which
+// open grants. It belongs to whoever unpins.
 //
-// Invariant: a pin is in the book from Hold until End or Over says that it may be
-// unpinned, and is unpinned at no other time. No grant begins at or after the end of
-// the lease, so a grant delays an unpin by the packs that were running then.
+// Invariant: a pin is unpinned when Over, End or Exit says so, and at no other time. No
+// grant begins at or after the end of the lease, so a grant delays an unpin by the packs
+// that were running then.
 type Grants struct{ held []holding }
 
 type holding struct {
 	pin   Pin
 	until time.Duration
 	over  bool
-	open  []uint64
+	open  []loan
+}
+
+// loan is one open grant.
+type loan struct {
+	grant uint64
+	by    Packer
+}
+
+// Packer is a mover process of the source's end that packs: the local mover is the zero
+// Packer, any other is the wire mover of a peer group.
+type Packer struct {
+	Group string
+	Wire  Incarnation
 }
 
 func (g *Grants) find(p Pin) int {
@@ -34,46 +47,102 @@ func (g *Grants) Hold(p Pin, until time.Duration) {
 	}
 }
 
-// Ask answers AskGrant at the instant now: nil is Granted, ErrLease is Refused.
-func (g *Grants) Ask(grant uint64, p Pin, now time.Duration) error {
+// Ask answers AskGrant at the instant now, for the packs of a mover: nil is Granted, ErrLease
+// is Refused.
+func (g *Grants) Ask(grant uint64, by Packer, p Pin, now time.Duration) error {
 	i := g.find(p)
 	if i < 0 || g.held[i].over || now >= g.held[i].until {
 		return fmt.Errorf("%w: pin %d, generation %d", ErrLease, p.ID, p.Generation)
 	}
-	g.held[i].open = append(g.held[i].open, grant)
+	g.held[i].open = append(g.held[i].open, loan{grant, by})
 	return nil
+}
+
+// Open is how many grants are open.
+func (g *Grants) Open() (n int) {
+	for _, h := range g.held {
+		n += len(h.open)
+	}
+	return n
 }
 
 // End answers EndGrant. unpin: the pin was over and this was its last grant.
 func (g *Grants) End(grant uint64) (p Pin, unpin bool) {
+	ps := g.end(func(l loan) bool { return l.grant == grant })
+	if len(ps) == 0 {
+		return Pin{}, false
+	}
+	return ps[0], true
+}
+
+// Exit ends the grants of a mover whose exit was seen, and those alone: what another
+// process packs goes on. It returns the pins that were over and have none left.
+func (g *Grants) Exit(by Packer) (unpin []Pin) {
+	return g.end(func(l loan) bool { return l.by == by })
+}
+
+func (g *Grants) end(which func(loan) bool) (unpin []Pin) {
 	for i := range g.held {
-		h := &g.held[i]
-		k := slices.Index(h.open, grant)
-		if k < 0 {
-			continue
+		g.held[i].open = slices.DeleteFunc(g.held[i].open, which)
+	}
+	g.held = slices.DeleteFunc(g.held, func(h holding) bool {
+		gone := h.over && len(h.open) == 0
+		if gone {
+			unpin = append(unpin, h.pin)
 		}
-		h.open = slices.Delete(h.open, k, k+1)
-		p = h.pin
-		if h.over && len(h.open) == 0 {
-			g.held = slices.Delete(g.held, i, i+1)
-			return p, true
+		return gone
+	})
+	return unpin
+}
+
+// Over ends a pin's lease, by the leader's word or the rank's own deadline. Each open
+// grant gets Revoked, and the last one's end unpins; when none is open the pin may be
+// unpinned at once.
+func (g *Grants) Over(p Pin) (open []uint64) {
+	i := g.find(p)
+	if i < 0 {
+		return nil
+	}
+	for _, l := range g.held[i].open {
+		open = append(open, l.grant)
+	}
+	if len(open) == 0 {
+		g.held = slices.Delete(g.held, i, i+1)
+		return nil
+	}
+	g.held[i].over = true
+	return open
+}
+
+// Of is the pin of an open grant.
+func (g *Grants) Of(grant uint64) (p Pin, ok bool) {
+	for _, h := range g.held {
+		if slices.ContainsFunc(h.open, func(l loan) bool { return l.grant == grant }) {
+			return h.pin, true
 		}
-		return p, false
 	}
 	return Pin{}, false
 }
 
-// Over ends a pin's lease: by the leader's word or the rank's own deadline. Each grant
-// in revoke gets Revoked. unpin: none is open, and the pin left the book.
-func (g *Grants) Over(p Pin) (revoke []uint64, unpin bool) {
-	i := g.find(p)
-	if i < 0 || g.held[i].over {
-		return nil, false
+// Pins are those that a mover holds grants of.
+func (g *Grants) Pins(by Packer) (ps []Pin) {
+	for _, h := range g.held {
+		if slices.ContainsFunc(h.open, func(l loan) bool { return l.by == by }) {
+			ps = append(ps, h.pin)
+		}
 	}
-	if len(g.held[i].open) == 0 {
-		g.held = slices.Delete(g.held, i, i+1)
-		return nil, true
+	return ps
+}
+
+// By are the movers that hold the grants of a pin, each once, in the order in which
+// they asked.
+func (g *Grants) By(p Pin) (by []Packer) {
+	if i := g.find(p); i >= 0 {
+		for _, l := range g.held[i].open {
+			if !slices.Contains(by, l.by) {
+				by = append(by, l.by)
+			}
+		}
 	}
-	g.held[i].over = true
-	return slices.Clone(g.held[i].open), false
+	return by
 }

@@ -3,6 +3,7 @@ package staged
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/batonkv/baton/transfer"
@@ -157,37 +158,53 @@ func TestBounds(t *testing.T) {
 func TestGrants(t *testing.T) {
 	var g Grants
 	p, q := Pin{1, 1}, Pin{1, 2}
-	if err := g.Ask(1, p, 0); !errors.Is(err, ErrLease) {
+	if err := g.Ask(1, Packer{}, p, 0); !errors.Is(err, ErrLease) {
 		t.Error("Grants: unknown pin:", err)
 	}
 	g.Hold(p, 10)
-	if err := g.Ask(1, q, 0); !errors.Is(err, ErrLease) {
+	if err := g.Ask(1, Packer{}, q, 0); !errors.Is(err, ErrLease) {
 		t.Error("Grants: another generation:", err)
 	}
-	if err := g.Ask(1, p, 10); !errors.Is(err, ErrLease) {
+	if err := g.Ask(1, Packer{}, p, 10); !errors.Is(err, ErrLease) {
 		t.Error("Grants: the lease is over at its end:", err)
 	}
 	g.Hold(p, 20)
-	if g.Ask(1, p, 10) != nil || g.Ask(2, p, 19) != nil {
+	wire := Packer{"d", 7}
+	if g.Ask(1, Packer{}, p, 10) != nil || g.Ask(2, wire, p, 19) != nil || g.Ask(3, wire, p, 19) != nil {
 		t.Error("Grants: extended")
 	}
-	if r, unpin := g.Over(p); unpin || len(r) != 2 {
-		t.Error("Grants: over with two open:", r, unpin)
+	if by := g.By(p); !slices.Equal(by, []Packer{{}, wire}) || g.Open() != 3 {
+		t.Error("Grants: held by", by, g.Open())
 	}
-	if err := g.Ask(3, p, 0); !errors.Is(err, ErrLease) {
+	if open := g.Over(p); len(open) != 3 {
+		t.Error("Grants: over with three open:", open)
+	}
+	if err := g.Ask(4, wire, p, 0); !errors.Is(err, ErrLease) {
 		t.Error("Grants: granted after Over:", err)
 	}
-	if _, unpin := g.End(1); unpin {
-		t.Error("Grants: unpinned under a grant")
+	for _, other := range []Packer{{"e", 7}, {"d", 6}, {"", 7}} {
+		if ps := g.Exit(other); len(ps) > 0 || g.Open() != 3 {
+			t.Error("Grants: ended by the exit of", other)
+		}
 	}
-	if r, unpin := g.Over(p); unpin || r != nil {
-		t.Error("Grants: over twice:", r, unpin)
+	if ps := g.Exit(wire); len(ps) > 0 || g.Open() != 1 {
+		t.Error("Grants: unpinned under a grant of the local mover:", ps)
 	}
-	if pin, unpin := g.End(2); !unpin || pin != p {
+	if pin, unpin := g.End(1); !unpin || pin != p {
 		t.Error("Grants: not unpinned by the last grant:", pin, unpin)
 	}
-	if _, unpin := g.End(2); unpin || len(g.held) != 0 {
+	if _, unpin := g.End(1); unpin || len(g.held) != 0 {
 		t.Error("Grants: unpinned twice")
+	}
+	if open := g.Over(p); len(open) > 0 {
+		t.Error("Grants: of a pin that nobody asked for:", open)
+	}
+	g.Hold(p, 30)
+	if g.Ask(5, wire, p, 29) != nil || len(g.Over(p)) != 1 {
+		t.Error("Grants: held anew")
+	}
+	if ps := g.Exit(wire); !slices.Equal(ps, []Pin{p}) {
+		t.Error("Grants: not unpinned by its mover's exit:", ps)
 	}
 }
 

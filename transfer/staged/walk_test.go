@@ -92,7 +92,7 @@ func (e *srcEnd) code(c *coder) {
 		num(c, &h.pin.ID)
 		num(c, &h.until)
 		flag(c, &h.over)
-		list(c, &h.open, num[uint64])
+		list(c, &h.open, func(c *coder, l *loan) { num(c, &l.grant) }) // all of the local mover
 	})
 	list(c, &e.packs, func(c *coder, p *packing) {
 		num(c, &p.ticket)

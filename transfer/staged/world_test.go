@@ -209,7 +209,7 @@ func (w *world) stepSrc(s int, e SourceEvent) {
 			if w.job[e.Pin.ID-1].over {
 				now = 1
 			}
-			if end.g.Ask(e.Grant, e.Pin, 0+timeOf(now)) == nil {
+			if end.g.Ask(e.Grant, Packer{}, e.Pin, timeOf(now)) == nil {
 				end.local = append(end.local, Granted{e.Grant})
 			} else {
 				end.local = append(end.local, Refused{e.Grant})
