@@ -1,5 +1,5 @@
-// Package config is how a sidecar is configured: one YAML file and flags of the same
-// names, the file first. Everything is checked before anything opens, and every fault
+// Package config is how a sidecar, and what calls sidecars, is configured: one YAML file
+// and flags of the same names, the file first. Everything is checked before anything opens, and every fault
 // names its field and the remedy. Each backend owns its section; only cmd imports this
 // package.
 package config
@@ -152,11 +152,7 @@ func (f *faults) names(c Sidecar) {
 	for _, n := range []struct{ field, value string }{
 		{"cluster", c.Cluster}, {"pool", c.Pool}, {"group", c.Group}, {"tenant", c.Tenant},
 	} {
-		if n.value == "" {
-			f.add(n.field, "is empty: set --%s or the file's key", n.field)
-		} else if err := discovery.CheckName(n.field, n.value); err != nil {
-			f.add(n.field, "%q: want 1 to 63 of a-z, 0-9 and -, not at the ends", n.value)
-		}
+		f.name(n.field, n.value)
 	}
 	if c.Rank < 0 || c.Rank > maxRank {
 		f.add("rank", "%d: want 0 to %d", c.Rank, maxRank)

@@ -277,3 +277,37 @@ func TestNewLogger(t *testing.T) {
 		t.Error(s)
 	}
 }
+
+func TestControl(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "control.yaml")
+	if err := os.WriteFile(file, []byte("cluster: c\netcd: {endpoints: [http://a:1]}\ntls: {ca: ca.pem, cert: c.pem, key: k.pem}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ file, args, want string }{
+		{file, "", ""},
+		{file, "--cluster=other", ""},
+		{"", "--cluster=c --addr=h:1 --group=g --tls.ca=a --tls.cert=b --tls.key=c", ""},
+		{"", "--cluster=c --tls.ca=a --tls.cert=b --tls.key=c", "etcd.endpoints: 0 given"},
+		{"", "--addr=h:1 --tls.ca=a --tls.cert=b --tls.key=c", "cluster: is empty"},
+		{"", "--cluster=c --addr=h:1 --tls.ca=a --tls.cert=b --tls.key=c", "group: is empty"},
+		{"", "--cluster=c --addr=h --group=g --tls.ca=a --tls.cert=b --tls.key=c", "want host:port"},
+		{"", "--cluster=c --group=g --addr=h:1 --etcd.endpoints=http://a:1 --tls.ca=a --tls.cert=b --tls.key=c", "addr: is given, and etcd.endpoints too"},
+		{"", "--cluster=C --etcd.endpoints=http://a:1", `cluster: "C"`},
+		{"", "--cluster=c --etcd.endpoints=http://a:1", "tls.ca"},
+	} {
+		got := DefaultControl()
+		flags := pflag.NewFlagSet("control", pflag.ContinueOnError)
+		Bind(flags, &got)
+		if err := flags.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		err := Load(c.file, flags, &got)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrConfig)) {
+			t.Errorf("%s: %v; want %q", c.args, err, c.want)
+		}
+		if c.file != "" && got.TLS.CA != filepath.Join(dir, "ca.pem") {
+			t.Errorf("the file's ca.pem is %s", got.TLS.CA)
+		}
+	}
+}

@@ -25,7 +25,7 @@ const maxText = 4096
 var durationType = reflect.TypeFor[time.Duration]()
 
 // fields are the keys of c in the order of the struct, and the names of its sections.
-func fields(c *Sidecar) (keys []*field, sections []string) {
+func fields(c Keys) (keys []*field, sections []string) {
 	collect(reflect.ValueOf(c).Elem(), "", &keys, &sections)
 	return keys, sections
 }
@@ -130,7 +130,7 @@ func (f *field) Type() string {
 
 // Bind makes a flag of every key of c, with c's values as defaults. Values that the
 // flags get go to c.
-func Bind(flags *pflag.FlagSet, c *Sidecar) {
+func Bind(flags *pflag.FlagSet, c Keys) {
 	keys, _ := fields(c)
 	for _, k := range keys {
 		flags.Var(k, k.name, k.help)

@@ -19,16 +19,23 @@ const (
 	maxKeys = 1024
 )
 
+// Keys is a configuration with its keys: a pointer to a Sidecar or a Control.
+type Keys interface {
+	Check() error
+	// files are the values that name files.
+	files() []*string
+}
+
 // Load fills c from the file at path ("" for none) and then again from the flags that
 // were given, which Bind bound to c, and checks the whole.
-func Load(path string, flags *pflag.FlagSet, c *Sidecar) error {
+func Load(path string, flags *pflag.FlagSet, c Keys) error {
 	given := map[string]string{}
 	flags.Visit(func(f *pflag.Flag) { given[f.Name] = f.Value.String() })
 	if path != "" {
 		if err := readFile(path, c); err != nil {
 			return err
 		}
-		c.locate(filepath.Dir(path))
+		locate(c, filepath.Dir(path))
 	}
 	keys, _ := fields(c)
 	for _, k := range keys {
@@ -45,16 +52,20 @@ func Load(path string, flags *pflag.FlagSet, c *Sidecar) error {
 
 // locate makes the files that a configuration file names relative to it, wherever the
 // process runs.
-func (c *Sidecar) locate(dir string) {
-	for _, f := range []*string{&c.TLS.CA, &c.TLS.Cert, &c.TLS.Key, &c.Etcd.TLS.CA, &c.Etcd.TLS.Cert, &c.Etcd.TLS.Key,
-		&c.NATS.TLS.CA, &c.NATS.TLS.Cert, &c.NATS.TLS.Key, &c.NATS.NKeySeed, &c.NATS.Credentials} {
+func locate(c Keys, dir string) {
+	for _, f := range c.files() {
 		if *f != "" && !filepath.IsAbs(*f) {
 			*f = filepath.Join(dir, *f)
 		}
 	}
 }
 
-func readFile(path string, c *Sidecar) error {
+func (c *Sidecar) files() []*string {
+	return []*string{&c.TLS.CA, &c.TLS.Cert, &c.TLS.Key, &c.Etcd.TLS.CA, &c.Etcd.TLS.Cert, &c.Etcd.TLS.Key,
+		&c.NATS.TLS.CA, &c.NATS.TLS.Cert, &c.NATS.TLS.Key, &c.NATS.NKeySeed, &c.NATS.Credentials}
+}
+
+func readFile(path string, c Keys) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("%w: %w: name a file that can be read", ErrConfig, err)
@@ -73,7 +84,7 @@ func readFile(path string, c *Sidecar) error {
 // Decode fills c from YAML: keys that it does not know, values of a wrong type and
 // keys given twice are faults that name the line. All faults are told. It does not
 // Check what it read.
-func Decode(b []byte, c *Sidecar) error {
+func Decode(b []byte, c Keys) error {
 	if len(b) > maxFile {
 		return fmt.Errorf("%w: the file is larger than %d bytes", ErrConfig, maxFile)
 	}

@@ -187,7 +187,10 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 		return c, err
 	}
 	opt.Progress("waiting for the groups to be complete")
-	return c, c.rosters(ctx)
+	if err = c.rosters(ctx); err != nil {
+		return c, err
+	}
+	return c, c.writeControl()
 }
 
 // certificates makes a CA and a leaf for every rank, and one for this control plane.

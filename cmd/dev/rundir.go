@@ -50,6 +50,11 @@ func makeRoot(base string) error {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("run directory: %w", err)
 	}
+	return checkOwn(base)
+}
+
+// checkOwn refuses a base directory in which others could put something.
+func checkOwn(base string) error {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(base, &st); err != nil {
 		return fmt.Errorf("run directory: %s: %w", base, err)

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 
 	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -160,6 +161,10 @@ type Cursor struct {
 	Incarnation handoff.Incarnation
 	Seq         uint64
 }
+
+// Newest is the cursor of what happens next: the first notice is then a Gap, of none lost,
+// whose number says where that is.
+var Newest = Cursor{Seq: math.MaxUint64}
 
 // After is the cursor that follows n.
 func (n Notice) After() Cursor { return Cursor{n.Incarnation, n.Seq + 1} }

@@ -82,6 +82,8 @@ func (l *Log) start(from Cursor) (uint64, Notice) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch old := l.oldest(); {
+	case from == Newest:
+		return l.next, Notice{Incarnation: l.process, Kind: Gap, Seq: l.next - 1}
 	case from.Incarnation != 0 && from.Incarnation != l.process, from.Seq > l.next:
 		return old, Notice{Incarnation: l.process, Kind: Gap, Seq: old - 1}
 	case from.Seq == 0:

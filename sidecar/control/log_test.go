@@ -20,6 +20,28 @@ func seen(l *Log, from Cursor) (got []Notice) {
 	return got
 }
 
+// From the newest on, the first notice says where that is, and nothing older is told.
+func TestLogFromTheNewest(t *testing.T) {
+	l := NewLog(9, 4)
+	for range 10 {
+		l.Append(Notice{Kind: Ready})
+	}
+	for n := range l.Watch(t.Context(), Newest) {
+		if n.Kind == Gap {
+			if n.Seq != 10 || n.Lost != 0 || n.After() != (Cursor{9, 11}) {
+				t.Errorf("%+v", n)
+			}
+			l.Append(Notice{Kind: NotReady})
+			continue
+		}
+		if n.Seq != 11 || n.Kind != NotReady {
+			t.Errorf("%+v", n)
+		}
+		return
+	}
+	t.Error("nothing was told")
+}
+
 func TestLogTellsWhatIsLost(t *testing.T) {
 	l := NewLog(9, 4)
 	for range 10 {
