@@ -241,7 +241,8 @@ type Phases struct {
 }
 
 // Failed tells why a request of the engine failed. SourceSafe: the source is still
-// held, the import may be tried elsewhere. An export that failed with ErrGone met a Free
+// held, the import may be tried elsewhere; or it was the announcement that failed, and an
+// export of the label that follows is answered by itself. An export that failed with ErrGone met a Free
 // of its label: that decision gives the memory back, this word does not.
 type Failed struct {
 	Label      string

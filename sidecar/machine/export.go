@@ -29,8 +29,8 @@ func (m *Machine) announce(label string) {
 		return
 	}
 	s, err := m.source(label)
-	if err != nil {
-		m.toEngine(handoff.Failed{Label: label, Err: err})
+	if err != nil { // an export that follows is answered by itself: SourceSafe
+		m.toEngine(handoff.Failed{Label: label, Err: err, SourceSafe: true})
 		return
 	}
 	man := m.manifest(s)

@@ -171,7 +171,7 @@ func TestReplacedSidecar(t *testing.T) {
 	if a := <-two.attached; !reflect.DeepEqual(a, want) {
 		t.Fatalf("attaches again with %+v, want %+v", a, want)
 	}
-	two.says(handoff.Fenced{N: 4})
+	two.says(handoff.Fenced{N: 4}, handoff.Announce{Label: "z"})
 	until(t, c, "the session stands", back(c))
 	s := <-two.session
 	two.tell(s, free, handoff.Failed{Label: "i", Err: handoff.ErrPeer, SourceSafe: true}, handoff.Failed{Label: "i", Err: handoff.ErrPeer}, handoff.Through{N: 2})

@@ -199,7 +199,6 @@ func (c *Client) leave(why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ses, c.away = nil, why
-	c.rec.lost()
 	if c.err == nil && final(why) {
 		c.err = why
 	}
@@ -239,7 +238,8 @@ func (c *Client) ring() {
 //
 // While no sidecar is there, nothing is lost that matters: an Export is stated when the
 // client attaches again, and freed in the group's order; Applied and Fenced are stated as
-// they are by then; an Import fails at once with ErrPeer and its source safe. An import
+// they are by then; an Announce is said again, and the label has a new manifest, or ends with
+// Failed where not every rank is back; an Import fails at once with ErrPeer and its source safe. An import
 // that waits when the sidecar is lost ends by the word of the next one. Until then it
 // waits, under OnDownFail until its deadline, or under OnDownRecompute it fails at once.
 // Either way its memory is the group's: it comes back by ReleaseQuarantine, or the group

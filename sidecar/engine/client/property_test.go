@@ -24,6 +24,7 @@ type pair struct {
 
 	// the engine's own books
 	holds   map[string]bool   // exported memory
+	said    map[string]bool   // announced, and neither exported nor refused
 	waits   map[string]bool   // imports that it waits for
 	blocks  map[uint64]bool   // memory of a Reserve
 	got     []decision        // all that it took
@@ -34,14 +35,15 @@ type pair struct {
 	// the sidecar's
 	n, applied uint64
 	log        []decision
-	open       []uint64 // Reserves whose Admit is not applied, or that are not given back
+	open       []uint64        // Reserves whose Admit is not applied, or that are not given back
+	known      map[string]bool // announced labels
 	pins       map[string]bool
 	imports    map[string]uint64 // label to its Reserve, 0 before
 	admits     map[uint64]string // Admit to the label that ends with it
 }
 
 func newPair(t *rapid.T) *pair {
-	p := &pair{t: t, rec: newRecord(handoff.Attach{}, noon), holds: map[string]bool{}, waits: map[string]bool{}, blocks: map[uint64]bool{},
+	p := &pair{t: t, rec: newRecord(handoff.Attach{}, noon), holds: map[string]bool{}, said: map[string]bool{}, waits: map[string]bool{}, blocks: map[uint64]bool{},
 		ended: map[string]int{}, asked: map[string]uint64{}}
 	p.attach(false)
 	return p
@@ -75,8 +77,10 @@ func (p *pair) hear(m handoff.ToEngine) {
 		case p.waits[m.Label]:
 			delete(p.waits, m.Label)
 			p.ended[m.Label]++
-		case p.holds[m.Label]:
+		case p.holds[m.Label] && !m.SourceSafe:
 			delete(p.holds, m.Label)
+		case p.said[m.Label] && m.SourceSafe:
+			delete(p.said, m.Label)
 		default:
 			p.t.Fatalf("%+v ends nothing", m)
 		}
@@ -165,6 +169,12 @@ func (p *pair) over(of uint64) {
 // served is what the sidecar does with a message.
 func (p *pair) served(m handoff.FromEngine) {
 	switch m := m.(type) {
+	case handoff.Announce:
+		if p.next%4 == 0 {
+			p.tell(handoff.Failed{Label: m.Label, SourceSafe: true})
+			return
+		}
+		p.known[m.Label] = true
 	case handoff.Export:
 		if p.next%5 == 0 {
 			p.tell(handoff.Failed{Label: m.Label})
@@ -218,7 +228,6 @@ func (p *pair) drop(of uint64) {
 // lose ends the session: what is under way is lost.
 func (p *pair) lose() {
 	p.up, p.in, p.out = false, nil, nil
-	p.rec.lost()
 }
 
 // attach states what the engine has, and the next sidecar makes of it what rules 4 to 6
@@ -231,7 +240,8 @@ func (p *pair) attach(again bool) {
 	}
 	a := p.rec.state(handoff.Attach{})
 	p.check(a)
-	p.up, p.pins, p.imports, p.admits = true, map[string]bool{}, map[string]uint64{}, map[uint64]string{}
+	p.out = p.rec.afterwards()
+	p.up, p.known, p.pins, p.imports, p.admits = true, map[string]bool{}, map[string]bool{}, map[string]uint64{}, map[uint64]string{}
 	p.log, p.n, p.applied, p.open = slices.Clone(a.Decisions), a.Held, a.Applied, nil
 	open := map[uint64]string{} // Reserve without Admit or ReleaseQuarantine
 	dropped := map[uint64]bool{}
@@ -320,12 +330,16 @@ func TestRecordAgainstASidecar(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair(t)
 		for range rapid.IntRange(0, 80).Draw(t, "steps") {
-			switch x := rapid.IntRange(0, 11).Draw(t, "do"); x {
+			switch x := rapid.IntRange(0, 12).Draw(t, "do"); x {
 			case 0:
 				l := p.label("e")
 				p.holds[l] = true
 				p.say(handoff.Announce{Label: l})
 				p.say(handoff.Export{Label: l})
+			case 12:
+				l := p.label("a")
+				p.said[l] = true
+				p.say(handoff.Announce{Label: l})
 			case 1:
 				l := p.label("i")
 				p.waits[l], p.asked[l] = true, uint64(p.next)
@@ -351,6 +365,11 @@ func TestRecordAgainstASidecar(t *testing.T) {
 		p.settle()
 		if len(p.holds)+len(p.waits)+len(p.blocks) > 0 {
 			t.Fatalf("still held: exports %v, imports %v, reserved %v", p.holds, p.waits, p.blocks)
+		}
+		for l := range p.said {
+			if !p.known[l] {
+				t.Fatalf("%s was announced, and the last sidecar does not know it", l)
+			}
 		}
 		for l, n := range p.ended {
 			if n != 1 {

@@ -17,10 +17,11 @@ import (
 //
 // A label ends once: an export by Free (when the engine takes that decision), Failed other
 // than ErrGone, or UnpinExport, an import by Imported or Failed. What ends a label that has ended is not
-// passed on.
+// passed on. A label that is announced ends with Failed, or when it is exported; what a lost
+// session knew of it is said again in the next.
 type record struct {
 	pins      map[string]bool    // exports that are held
-	announced map[string]bool    // in this session, and not exported
+	announced map[string]bool    // and neither exported nor refused
 	imports   map[string]awaited // imports without an end
 	log       []handoff.Decision // held and not settled, or not taken; by number, without gaps; of the applied no contents
 	held      uint64             // decisions 1 to held have arrived,
@@ -193,6 +194,9 @@ func (r *record) hears(m handoff.ToEngine) bool {
 		case hasKey(r.imports, m.Label):
 			delete(r.imports, m.Label)
 		case r.pins[m.Label]:
+			if m.SourceSafe {
+				return false // of the announcement before: the export is answered by itself
+			}
 			if !errors.Is(m.Err, handoff.ErrGone) { // else Free ends it, or has: the label may be exported anew
 				delete(r.pins, m.Label)
 			}
@@ -259,8 +263,17 @@ func (r *record) take(through uint64) []handoff.Decision {
 // waiting is how many decisions the engine has not taken.
 func (r *record) waiting() int { return int(r.held - r.taken) }
 
-// lost is the end of a session: nothing that was announced in it is known any more.
-func (r *record) lost() { clear(r.announced) }
+// afterwards is what has to be said again once the rank is attached: the fence, since an
+// answer of before may wait for it, and the labels that are announced, in order.
+func (r *record) afterwards() (out []handoff.FromEngine) {
+	if r.fenced > 0 {
+		out = append(out, handoff.Fenced{N: r.fenced})
+	}
+	for _, l := range slices.Sorted(maps.Keys(r.announced)) {
+		out = append(out, handoff.Announce{Label: l})
+	}
+	return out
+}
 
 // giveUp ends the imports whose deadline has come, all of them with all, and returns
 // their labels in order.

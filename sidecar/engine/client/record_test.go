@@ -121,13 +121,34 @@ func TestStated(t *testing.T) {
 		{"the same import again, and another of its label", []string{"told", "refused"},
 			[]any{importOf("a", 1), importOf("a", 1), importOf("a", 2)}, handoff.Attach{Imports: []string{"a"}}},
 		{"a failure of what was announced", []string{"swallowed"}, []any{handoff.Announce{Label: "a"}, failed("a"), failed("a")}, handoff.Attach{}},
-		{"an announcement is forgotten with its session", []string{"swallowed"},
-			[]any{handoff.Announce{Label: "a"}, (*record).lost, failed("a")}, handoff.Attach{}},
+		{"a failure of what was announced, after it was exported", []string{"swallowed"},
+			[]any{handoff.Announce{Label: "a"}, export("a"), handoff.Failed{Label: "a", Err: handoff.ErrNotReady, SourceSafe: true}}, handoff.Attach{Pins: []string{"a"}}},
 		{"a failure of a label that imports and exports is the import's", nil,
 			[]any{export("a"), importOf("a", 1), failed("a")}, handoff.Attach{Pins: []string{"a"}}},
 		{"what the client says itself", []string{"refused", "refused", "refused"},
 			[]any{handoff.Attach{}, handoff.BuffersReady{}, handoff.Held{}}, handoff.Attach{}},
 	})
+}
+
+// TestSaidAgain: what a new sidecar is told once the rank is attached.
+func TestSaidAgain(t *testing.T) {
+	announce := func(l string) handoff.Announce { return handoff.Announce{Label: l} }
+	for name, c := range map[string]struct {
+		do   []any
+		want []handoff.FromEngine
+	}{
+		"nothing":             {nil, nil},
+		"the highest fence":   {[]any{handoff.Fenced{N: 4}, handoff.Fenced{N: 3}}, []handoff.FromEngine{handoff.Fenced{N: 4}}},
+		"announced, in order": {[]any{announce("b"), announce("a"), announce("b"), handoff.Fenced{N: 1}}, []handoff.FromEngine{handoff.Fenced{N: 1}, announce("a"), announce("b")}},
+		"exported, given up or refused": {[]any{announce("a"), announce("b"), announce("c"), announce("d"), export("a"), handoff.ReleaseExport{Label: "b"}, failed("c")},
+			[]handoff.FromEngine{announce("d")}},
+	} {
+		r := newRecord(handoff.Attach{}, noon)
+		replay(t, r, c.do...)
+		if got := r.afterwards(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: says %+v, want %+v", name, got, c.want)
+		}
+	}
 }
 
 func TestStatedDecisions(t *testing.T) {

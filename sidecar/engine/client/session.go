@@ -43,10 +43,10 @@ func (c *Client) attach(ctx context.Context) (*session, error) {
 	life, s.cancel = context.WithCancel(c.life)
 	stop := context.AfterFunc(ctx, s.cancel)
 	c.mu.Lock()
-	state, fenced := c.rec.state(c.cfg.Attach), c.rec.fenced
+	state, rest := c.rec.state(c.cfg.Attach), c.rec.afterwards()
 	c.ses = s
 	c.mu.Unlock()
-	if err = s.introduce(ctx, life, c, state, fenced); err == nil && !stop() {
+	if err = s.introduce(ctx, life, c, state, rest); err == nil && !stop() {
 		err = ctx.Err()
 	}
 	c.mu.Lock()
@@ -69,9 +69,9 @@ func (c *Client) attach(ctx context.Context) (*session, error) {
 	return nil, err
 }
 
-// introduce says who this rank is and what it holds. Messages go out directly: nothing
-// else may come before the sidecar has mapped the buffers.
-func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.Attach, fenced uint64) error {
+// introduce says who this rank is and what it holds, and the rest once it is attached.
+// Messages go out directly: nothing else may come before the sidecar has mapped the buffers.
+func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.Attach, rest []handoff.FromEngine) error {
 	p, err := codec.EncodeFromEngine(state)
 	if err != nil {
 		return err
@@ -110,8 +110,10 @@ func (s *session) introduce(ctx, life context.Context, c *Client, state handoff.
 		}
 		_, mapped = m.(handoff.MoverStarted)
 	}
-	if fenced > 0 { // an answer of before may wait for it
-		return s.say(handoff.Fenced{N: fenced})
+	for _, m := range rest {
+		if err := s.say(m); err != nil {
+			return err
+		}
 	}
 	return nil
 }
