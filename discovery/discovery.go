@@ -50,6 +50,7 @@ type Record struct {
 	Transports           []string
 	CapacityBlocks       int32 // class of what the engine has, free or not: rounded down to a power of two
 	CapacitySlots        int32
+	Draining             bool // of rank 0: its group takes no new work
 }
 
 // Name is the identity that outlives a process: cluster, pool, group and rank.

@@ -153,6 +153,7 @@ type wire struct {
 	Transports     []string `json:"transports,omitempty"`
 	CapacityBlocks int32    `json:"capacity_blocks"`
 	CapacitySlots  int32    `json:"capacity_slots"`
+	Draining       bool     `json:"draining,omitempty"`
 }
 
 // EncodeRecord checks r and gives its bytes, at most MaxRecord.

@@ -29,7 +29,7 @@ func full() Record {
 		Cluster: name, Pool: name, Group: name, Rank: MaxRanks - 1, Incarnation: math.MaxUint64,
 		Instance: math.MaxUint64, Ranks: MaxRanks, Role: Prefill, Tenant: name, Host: strings.Repeat("h", MaxHost),
 		PID: math.MaxInt32, Started: math.MaxUint64, Addr: strings.Repeat("a", MaxAddr-6) + ":65535",
-		Geometry: strings.Repeat("f", MaxGeometry), CapacityBlocks: 1 << 30, CapacitySlots: 1 << 30,
+		Geometry: strings.Repeat("f", MaxGeometry), CapacityBlocks: 1 << 30, CapacitySlots: 1 << 30, Draining: true,
 	}
 	for range MaxTransports {
 		r.Transports = append(r.Transports, strings.Repeat("t", MaxTransport))

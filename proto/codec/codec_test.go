@@ -21,13 +21,14 @@ import (
 var (
 	fromEngine = []handoff.FromEngine{handoff.Attach{}, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{},
 		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{},
-		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}}
+		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}, handoff.LifecycleAck{N: 3, Err: handoff.ErrDraining}}
 	toEngine = []handoff.ToEngine{handoff.Attached{}, handoff.MoverStarted{}, handoff.Exported{}, handoff.Decision{},
 		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
 	peer = []handoff.PeerMessage{handoff.Join{}, handoff.Roster{}, handoff.Geometry{}, handoff.Pinned{}, handoff.Leased{},
 		handoff.Unpin{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
 		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{},
-		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{}}
+		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{},
+		handoff.RankAcked{Ack: handoff.LifecycleAck{N: 3, Err: handoff.ErrRole}}}
 )
 
 // fill draws a value within the bounds into v. Every field is reached by reflection,
@@ -227,5 +228,7 @@ func equal[M any](a, b M) bool {
 }
 
 func FuzzFromEngine(f *testing.F) { fuzz(f, fromEngine, EncodeFromEngine, DecodeFromEngine) }
-func FuzzToEngine(f *testing.F)   { fuzz(f, toEngine, EncodeToEngine, DecodeToEngine) }
-func FuzzPeer(f *testing.F)       { fuzz(f, peer, EncodePeer, DecodePeer) }
+func FuzzToEngine(f *testing.F)   { fuzz(f, append(toEngine, stop), EncodeToEngine, DecodeToEngine) }
+func FuzzPeer(f *testing.F)       { fuzz(f, append(peer, stop), EncodePeer, DecodePeer) }
+
+var stop = handoff.Decision{N: 2, Kind: handoff.Lifecycle, Action: handoff.ActionStop}

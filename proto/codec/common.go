@@ -4,6 +4,7 @@ import (
 	"time"
 
 	commonv1 "github.com/batonkv/baton/proto/common/v1"
+	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
 )
@@ -194,7 +195,7 @@ func fromPin(b *bound, p *commonv1.PinInfo) handoff.PinInfo {
 func toDecision(b *bound, d handoff.Decision) *commonv1.Decision {
 	return &commonv1.Decision{
 		N:        d.N,
-		Kind:     commonv1.DecisionKind(enum(b, "decision.kind", d.Kind, handoff.Reserve, handoff.SetWeightsEpoch)),
+		Kind:     commonv1.DecisionKind(enum(b, "decision.kind", d.Kind, handoff.Reserve, handoff.Lifecycle)),
 		Id:       toID(b, d.ID),
 		Attempt:  uint64(d.Attempt),
 		Label:    b.str("decision.label", d.Label),
@@ -210,6 +211,7 @@ func toDecision(b *bound, d handoff.Decision) *commonv1.Decision {
 
 		WeightsEpoch: d.WeightsEpoch,
 		Settled:      d.Settled,
+		Action:       commonv1.Action(enum(b, "decision.action", d.Action, 0, handoff.ActionResumeIntake)),
 	}
 }
 
@@ -217,7 +219,7 @@ func fromDecision(b *bound, p *commonv1.Decision) handoff.Decision {
 	return handoff.Decision{
 		N: p.GetN(),
 		Kind: handoff.DecisionKind(enum(b, "decision.kind", p.GetKind(),
-			commonv1.DecisionKind(handoff.Reserve), commonv1.DecisionKind(handoff.SetWeightsEpoch))),
+			commonv1.DecisionKind(handoff.Reserve), commonv1.DecisionKind(handoff.Lifecycle))),
 		ID:       fromID(b, p.GetId()),
 		Attempt:  handoff.Attempt(p.GetAttempt()),
 		Label:    b.str("decision.label", p.GetLabel()),
@@ -233,6 +235,7 @@ func fromDecision(b *bound, p *commonv1.Decision) handoff.Decision {
 
 		WeightsEpoch: p.GetWeightsEpoch(),
 		Settled:      p.GetSettled(),
+		Action:       handoff.Action(enum(b, "decision.action", p.GetAction(), 0, commonv1.Action(handoff.ActionResumeIntake))),
 	}
 }
 
@@ -260,6 +263,26 @@ func fromReserved(b *bound, p *commonv1.Reserved) handoff.Reserved {
 		Digest: b.digest("reserved.digest", p.GetDigest()),
 		Fence:  p.GetFence(),
 	}
+}
+
+func toAck(a handoff.LifecycleAck) *commonv1.LifecycleAck {
+	return &commonv1.LifecycleAck{N: a.N, Error: errs.ToProto(a.Err)}
+}
+
+func fromAck(p *commonv1.LifecycleAck) handoff.LifecycleAck {
+	return handoff.LifecycleAck{N: p.GetN(), Err: errs.FromProto(p.GetError())}
+}
+
+// ToAction encodes an action.
+func ToAction(a handoff.Action) (commonv1.Action, error) {
+	var b bound
+	return commonv1.Action(enum(&b, "action", a, handoff.ActionPause, handoff.ActionResumeIntake)), b.err
+}
+
+// FromAction decodes an action.
+func FromAction(p commonv1.Action) (handoff.Action, error) {
+	var b bound
+	return handoff.Action(enum(&b, "action", p, commonv1.Action(handoff.ActionPause), commonv1.Action(handoff.ActionResumeIntake))), b.err
 }
 
 func toImport(b *bound, m handoff.Import) *commonv1.Import {

@@ -40,6 +40,8 @@ func EncodeFromEngine(m handoff.FromEngine) (*enginev1.FromEngine, error) {
 			Label: b.str("release_export.label", m.Label)}}
 	case handoff.Fenced:
 		p.Message = &enginev1.FromEngine_Fenced{Fenced: &enginev1.Fenced{N: m.N}}
+	case handoff.LifecycleAck:
+		p.Message = &enginev1.FromEngine_LifecycleAck{LifecycleAck: toAck(m)}
 	default:
 		b.fail("message", "unknown kind %T", m)
 	}
@@ -75,6 +77,8 @@ func DecodeFromEngine(p *enginev1.FromEngine) (handoff.FromEngine, error) {
 		m = handoff.ReleaseExport{Label: b.str("release_export.label", p.ReleaseExport.GetLabel())}
 	case *enginev1.FromEngine_Fenced:
 		m = handoff.Fenced{N: p.Fenced.GetN()}
+	case *enginev1.FromEngine_LifecycleAck:
+		m = fromAck(p.LifecycleAck)
 	default:
 		b.fail("message", "empty, or of a newer version")
 	}

@@ -133,6 +133,7 @@ func toAttach(b *bound, a handoff.Attach) *commonv1.Attach {
 		Decisions: each(b, "attach.decisions", a.Decisions, MaxStated, toDecision),
 		Imports:   each(b, "attach.imports", a.Imports, MaxPins, same("attach.imports")),
 		Weights:   commonv1.WeightsPolicy(enum(b, "attach.weights", a.Weights, 0, handoff.WeightsAllow)),
+		Draining:  a.Draining,
 	}
 }
 
@@ -158,6 +159,7 @@ func fromAttach(b *bound, p *commonv1.Attach) handoff.Attach {
 		Decisions: each(b, "attach.decisions", p.GetDecisions(), MaxStated, fromDecision),
 		Imports:   each(b, "attach.imports", p.GetImports(), MaxPins, same("attach.imports")),
 		Weights:   handoff.WeightsPolicy(enum(b, "attach.weights", p.GetWeights(), 0, commonv1.WeightsPolicy(handoff.WeightsAllow))),
+		Draining:  p.GetDraining(),
 	}
 }
 

@@ -90,6 +90,8 @@ func encodeInside(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 		p.Message = &peerv1.PeerMessage_RankApplied{RankApplied: &peerv1.RankApplied{N: m.N}}
 	case handoff.RankReserved:
 		p.Message = &peerv1.PeerMessage_RankReserved{RankReserved: &peerv1.RankReserved{Reserved: toReserved(b, m.Reserved)}}
+	case handoff.RankAcked:
+		p.Message = &peerv1.PeerMessage_RankAcked{RankAcked: &peerv1.RankAcked{Ack: toAck(m.Ack)}}
 	case handoff.Decision:
 		p.Message = &peerv1.PeerMessage_Decision{Decision: toDecision(b, m)}
 	default:
@@ -127,6 +129,8 @@ func decodeInside(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 		return handoff.RankApplied{N: p.RankApplied.GetN()}
 	case *peerv1.PeerMessage_RankReserved:
 		return handoff.RankReserved{Reserved: fromReserved(b, p.RankReserved.GetReserved())}
+	case *peerv1.PeerMessage_RankAcked:
+		return handoff.RankAcked{Ack: fromAck(p.RankAcked.GetAck())}
 	case *peerv1.PeerMessage_Decision:
 		return fromDecision(b, p.Decision)
 	}

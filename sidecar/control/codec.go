@@ -127,6 +127,32 @@ func DecodeGeometry(p *controlv1.GeometryResponse) (Geometry, error) {
 	return Geometry{Geometry: g, Name: p.GetName(), WeightsEpoch: p.GetWeightsEpoch()}, nil
 }
 
+// EncodeDrain encodes how far a drain is.
+func EncodeDrain(d Drain) (*controlv1.DrainResponse, error) {
+	return &controlv1.DrainResponse{Draining: d.Draining, Safe: d.Safe, Imports: d.Imports, Exports: d.Exports, Waits: d.Waits}, checkDrain(d)
+}
+
+// DecodeDrain decodes how far a drain is.
+func DecodeDrain(p *controlv1.DrainResponse) (Drain, error) {
+	d := Drain{Draining: p.GetDraining(), Safe: p.GetSafe(), Imports: p.GetImports(), Exports: p.GetExports(), Waits: p.GetWaits()}
+	return d, checkDrain(d)
+}
+
+func checkDrain(d Drain) error {
+	switch {
+	case len(d.Waits) > MaxWaits:
+		return over("drain.waits", len(d.Waits), MaxWaits)
+	case d.Imports < 0 || d.Exports < 0:
+		return fmt.Errorf("%w: drain: %d imports, %d exports", handoff.ErrBound, d.Imports, d.Exports)
+	}
+	for _, w := range d.Waits {
+		if len(w) > codec.MaxText {
+			return over("drain.waits", len(w), codec.MaxText)
+		}
+	}
+	return nil
+}
+
 // EncodeStatus encodes a status.
 func EncodeStatus(s Status) (*controlv1.StatusResponse, error) {
 	self, err := codec.ToMember(s.Self)

@@ -38,6 +38,12 @@ type Service interface {
 	List(ctx context.Context, q Query) (Page, error)
 	// Geometry is the group's, by its leader; ErrNotReady while a rank is missing.
 	Geometry(ctx context.Context) (Geometry, error)
+	// Do passes an action to every engine of the group, by its leader. It returns when all
+	// acknowledged it, or with the first refusal. ErrInDoubt: some did not answer.
+	Do(ctx context.Context, a handoff.Action) error
+	// Drain stops the group's intake by its leader, or resumes it, and tells what is left: it
+	// answers at once, and is asked again until Drain.Safe.
+	Drain(ctx context.Context, resume bool) (Drain, error)
 	// Watch yields notices from a cursor on until ctx ends. A non-nil error is the last
 	// item. Log.Watch is an implementation.
 	Watch(ctx context.Context, from Cursor) iter.Seq2[Notice, error]
@@ -152,8 +158,11 @@ type Drain struct {
 	Safe     bool     // nothing is left that a stop would lose
 	Imports  int32    // that have not ended
 	Exports  int32    // that are held
-	Waits    []string // what else is waited for, for people
+	Waits    []string // what else is waited for, for people; at most MaxWaits
 }
+
+// MaxWaits bounds Drain.Waits.
+const MaxWaits = 9
 
 // Cursor is where a Watch goes on: the number after the last notice seen, and the process
 // that numbered it, 0: not known. Zero: from the oldest that is kept.

@@ -30,6 +30,7 @@ type fake struct {
 	status   control.Status
 	page     control.Page
 	geometry control.Geometry
+	drain    control.Drain
 	asked    []any
 	err      error
 	block    bool
@@ -69,6 +70,14 @@ func (f *fake) List(_ context.Context, q control.Query) (control.Page, error) {
 	return f.page, f.err
 }
 func (f *fake) Geometry(context.Context) (control.Geometry, error) { return f.geometry, f.err }
+func (f *fake) Do(_ context.Context, a handoff.Action) error {
+	f.asked = append(f.asked, a)
+	return f.err
+}
+func (f *fake) Drain(_ context.Context, resume bool) (control.Drain, error) {
+	f.asked = append(f.asked, resume)
+	return f.drain, f.err
+}
 func (f *fake) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {
 	return f.Log.Watch(ctx, from)
 }
@@ -168,6 +177,35 @@ func TestCalls(t *testing.T) {
 	if got, err := c.Geometry(ctx); err != nil || !reflect.DeepEqual(got, w.geometry) {
 		t.Errorf("geometry: %+v, %v", got, err)
 	}
+	w.drain = control.Drain{Draining: true, Imports: 1, Exports: 2, Waits: []string{"a", "b"}}
+	w.asked = nil
+	if got, err := c.Drain(ctx, true); err != nil || !reflect.DeepEqual(got, w.drain) {
+		t.Errorf("drain: %+v, %v", got, err)
+	}
+	for a := handoff.ActionPause; a.Known(); a++ {
+		if err := c.Do(ctx, a); err != nil {
+			t.Errorf("%v: %v", a, err)
+		}
+	}
+	if len(w.asked) != 10 || w.asked[0] != true || w.asked[9] != handoff.ActionResumeIntake {
+		t.Errorf("asked %v", w.asked)
+	}
+}
+
+func TestActionsAndDrainsAreBounded(t *testing.T) {
+	w, ctx := start(t), testCtx(t)
+	c := w.dial(t, "baton://control/dev")
+	for _, a := range []handoff.Action{0, 10, 200} {
+		if err := c.Do(ctx, a); !errors.Is(err, handoff.ErrBound) || len(w.asked) > 0 {
+			t.Errorf("action %d: %v", a, err)
+		}
+	}
+	for _, d := range []control.Drain{{Waits: make([]string, control.MaxWaits+1)}, {Imports: -1}, {Waits: []string{strings.Repeat("x", 5000)}}} {
+		w.drain = d
+		if _, err := c.Drain(ctx, false); !errors.Is(err, handoff.ErrBound) {
+			t.Errorf("%d imports, %d waits: %v", d.Imports, len(d.Waits), err)
+		}
+	}
 }
 
 func TestListIsBounded(t *testing.T) {
@@ -193,8 +231,10 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	_, serr := c.Status(ctx)
 	_, lerr := c.List(ctx, control.Query{})
 	_, merr := c.Geometry(ctx)
+	_, derr := c.Drain(ctx, false)
 	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
-		"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr} {
+		"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr,
+		"do": c.Do(ctx, handoff.ActionPause), "drain": derr} {
 		if !errors.Is(err, handoff.ErrTransfer) || !errors.Is(err, handoff.ErrPeer) || errors.Is(err, handoff.ErrInDoubt) || err.Error() != w.err.Error() {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -246,8 +286,10 @@ func TestOnlyControlPlanesMayCall(t *testing.T) {
 		}
 		_, lerr := c.List(ctx, control.Query{})
 		_, merr := c.Geometry(ctx)
+		_, derr := c.Drain(ctx, false)
 		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
-			"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr} {
+			"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr,
+			"do": c.Do(ctx, handoff.ActionPause), "drain": derr} {
 			if !errors.Is(err, handoff.ErrDenied) || !strings.Contains(err.Error(), uri) || errors.Is(err, handoff.ErrInDoubt) {
 				t.Errorf("%s by %s: %v", call, uri, err)
 			}

@@ -137,6 +137,12 @@ func FuzzNotice(f *testing.F) {
 		wire, _ := proto.Marshal(p)
 		f.Add(wire)
 	}
+	drain, err := EncodeDrain(Drain{Draining: true, Exports: 3, Waits: []string{"ranks [1]"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	wire, _ := proto.Marshal(drain)
+	f.Add(wire)
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		var p controlv1.WatchResponse
 		if proto.Unmarshal(wire, &p) == nil {
@@ -165,6 +171,14 @@ func FuzzNotice(f *testing.F) {
 		var l controlv1.ListResponse
 		if proto.Unmarshal(wire, &l) == nil {
 			_, _ = DecodePage(&l)
+		}
+		var d controlv1.DrainResponse
+		if proto.Unmarshal(wire, &d) == nil {
+			if d, err := DecodeDrain(&d); err == nil {
+				if _, err := EncodeDrain(d); err != nil {
+					t.Fatalf("decoded %+v, cannot encode: %v", d, err)
+				}
+			}
 		}
 		var m controlv1.GeometryResponse
 		if proto.Unmarshal(wire, &m) == nil {

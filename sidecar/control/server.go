@@ -170,6 +170,29 @@ func (s *server) Geometry(ctx context.Context, _ *controlv1.GeometryRequest) (*c
 	return p, errs.ToStatus(err)
 }
 
+func (s *server) Lifecycle(ctx context.Context, req *controlv1.LifecycleRequest) (*controlv1.LifecycleResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	a, err := codec.FromAction(req.GetAction())
+	if err == nil {
+		err = s.svc.Do(ctx, a)
+	}
+	return &controlv1.LifecycleResponse{}, errs.ToStatus(err)
+}
+
+func (s *server) Drain(ctx context.Context, req *controlv1.DrainRequest) (*controlv1.DrainResponse, error) {
+	if err := s.allow(ctx); err != nil {
+		return nil, err
+	}
+	got, err := s.svc.Drain(ctx, req.GetResume())
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := EncodeDrain(got)
+	return p, errs.ToStatus(err)
+}
+
 func (s *server) Watch(req *controlv1.WatchRequest, stream controlv1.Control_WatchServer) error {
 	ctx := stream.Context()
 	if err := s.allow(ctx); err != nil {

@@ -22,7 +22,9 @@ const (
 	Expired  Kind = "expired"
 	Attached Kind = "attached"
 	Detached Kind = "detached"
-	Ready    Kind = "ready" // the group's roster is complete
+	Ready    Kind = "ready"    // the group's roster is complete
+	Draining Kind = "draining" // the group takes no new work
+	Serving  Kind = "serving"  // it takes work again
 )
 
 // Event is one line of what happened, for people and dashboards.

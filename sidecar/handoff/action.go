@@ -16,6 +16,9 @@ const (
 	ActionResumeIntake                   // take requests again
 )
 
+// Known reports whether a is one of the actions.
+func (a Action) Known() bool { return a >= ActionPause && a <= ActionResumeIntake }
+
 var actionNames = [...]string{ActionPause: "pause", ActionUnpause: "unpause", ActionSuspend: "suspend", ActionResume: "resume", ActionStop: "stop",
 	ActionProfileStart: "profile-start", ActionProfileStop: "profile-stop", ActionStopIntake: "stop-intake", ActionResumeIntake: "resume-intake"}
 

@@ -78,6 +78,7 @@ type Attach struct {
 	Applied   uint64     // decisions 1 to Applied were applied,
 	Held      uint64     // and 1 to Held are held by its client
 	Decisions []Decision // the held ones after the newest Settled among them, in order, applied or not
+	Draining  bool       // the newest of those applied that is about intake stopped it
 }
 
 // BuffersReady says that every declared buffer's descriptor was sent.
@@ -136,6 +137,14 @@ type Reserved struct {
 	Fence uint64
 }
 
+// LifecycleAck answers decision N (Lifecycle) once it was applied and its action is carried
+// out or, what takes longer, begun. Err: the engine refuses; its sentinel survives the wire.
+// The same action twice in a row is no failure.
+type LifecycleAck struct {
+	N   uint64
+	Err error
+}
+
 // Freed says that blocks or slots came back: a waiting import may fit.
 type Freed struct{ Blocks, Slots int32 }
 
@@ -171,10 +180,11 @@ const (
 	ReleaseQuarantine                         // a dropped import's blocks and slot are quiet on every rank: return them
 	Free                                      // an exported label is over: return its blocks and slot
 	SetWeightsEpoch                           // from here on the weights are those of WeightsEpoch
+	Lifecycle                                 // carry out Action; answered by LifecycleAck
 )
 
 var decisionNames = [...]string{Reserve: "reserve", Admit: "admit", Drop: "drop",
-	ReleaseQuarantine: "release-quarantine", Free: "free", SetWeightsEpoch: "set-weights-epoch"}
+	ReleaseQuarantine: "release-quarantine", Free: "free", SetWeightsEpoch: "set-weights-epoch", Lifecycle: "lifecycle"}
 
 func (k DecisionKind) String() string {
 	if int(k) < len(decisionNames) && k > 0 {
@@ -207,6 +217,19 @@ type Decision struct {
 	WeightsEpoch uint64
 	// Settled: every rank applied decisions 1 to Settled, so nobody need keep them.
 	Settled uint64
+	// Action of Lifecycle; else 0.
+	Action Action
+}
+
+// Draining is whether a group takes no new work after d, when it did so or not before.
+func (d Decision) Draining(before bool) bool {
+	switch d.Action {
+	case ActionStopIntake:
+		return true
+	case ActionResumeIntake:
+		return false
+	}
+	return before
 }
 
 // Through tells rank 0's engine that every rank holds decisions 1 to N: it broadcasts
@@ -262,6 +285,7 @@ func (Freed) fromEngine()         {}
 func (Fenced) fromEngine()        {}
 func (AbortImport) fromEngine()   {}
 func (ReleaseExport) fromEngine() {}
+func (LifecycleAck) fromEngine()  {}
 
 func (Attached) toEngine()     {}
 func (MoverStarted) toEngine() {}

@@ -131,6 +131,9 @@ type (
 // RankReserved passes an engine's Reserved to the leader.
 type RankReserved struct{ Reserved Reserved }
 
+// RankAcked passes an engine's LifecycleAck to the leader.
+type RankAcked struct{ Ack LifecycleAck }
+
 // Between groups.
 
 // WantGeometry asks a leader for its group's Geometry, which answers it.
@@ -230,6 +233,7 @@ func (Landed) peerMessage()       {}
 func (RankHeld) peerMessage()     {}
 func (RankApplied) peerMessage()  {}
 func (RankReserved) peerMessage() {}
+func (RankAcked) peerMessage()    {}
 func (Decision) peerMessage()     {}
 func (WantGeometry) peerMessage() {}
 func (WantBuffers) peerMessage()  {}

@@ -31,8 +31,10 @@ func CheckTail(ds []Decision, applied, held uint64) error {
 		switch {
 		case d.N != ds[0].N+uint64(i):
 			return fmt.Errorf("%w: decision %d is stated after decision %d", ErrAttach, d.N, ds[i-1].N)
-		case d.Kind < Reserve || d.Kind > SetWeightsEpoch:
+		case d.Kind < Reserve || d.Kind > Lifecycle:
 			return fmt.Errorf("%w: decision %d is of kind %d", ErrAttach, d.N, d.Kind)
+		case d.Action.Known() != (d.Kind == Lifecycle):
+			return fmt.Errorf("%w: decision %d (%v) has the action %d", ErrAttach, d.N, d.Kind, d.Action)
 		case d.Of >= d.N || d.Settled >= d.N:
 			return fmt.Errorf("%w: decision %d is about decision %d and settles %d, which come later", ErrAttach, d.N, d.Of, d.Settled)
 		}
@@ -73,7 +75,7 @@ func JoinTails(tails []Tail, low, high, held uint64) (Tail, error) {
 		for _, d := range t {
 			o, ok := by[d.N]
 			switch {
-			case ok && (o.Kind != d.Kind || o.ID != d.ID || o.Attempt != d.Attempt || o.Label != d.Label || o.Of != d.Of):
+			case ok && (o.Kind != d.Kind || o.ID != d.ID || o.Attempt != d.Attempt || o.Label != d.Label || o.Of != d.Of || o.Action != d.Action):
 				return nil, fmt.Errorf("%w: two ranks hold different decisions %d", ErrAttach, d.N)
 			case !ok || o.Kind == Reserve && o.Tokens == 0:
 				by[d.N] = d

@@ -22,7 +22,7 @@ var errStopped = fmt.Errorf("%w: the sidecar stops", handoff.ErrNotReady)
 
 // call posts an event that the machine answers by Reply. When ctx ends first, the
 // outcome is in doubt for the caller, and goes on.
-func (v Service) call(ctx context.Context, event func(machine.Call) machine.Event) (handoff.Imported, error) {
+func (v Service) call(ctx context.Context, event func(machine.Call) machine.Event) (machine.Reply, error) {
 	answer := make(chan machine.Reply, 1)
 	err := v.s.postWithin(ctx, func() {
 		if v.s.stage != running {
@@ -34,19 +34,19 @@ func (v Service) call(ctx context.Context, event func(machine.Call) machine.Even
 		v.s.step(event(v.s.lastCall))
 	})
 	if err != nil {
-		return handoff.Imported{}, err // nothing was begun
+		return machine.Reply{}, err // nothing was begun
 	}
 	select {
 	case r := <-answer:
-		return r.Imported, r.Err
+		return r, r.Err
 	case <-ctx.Done():
-		return handoff.Imported{}, fmt.Errorf("%w: %w", handoff.ErrInDoubt, ctx.Err())
+		return machine.Reply{}, fmt.Errorf("%w: %w", handoff.ErrInDoubt, ctx.Err())
 	case <-v.s.done:
 		select {
 		case r := <-answer:
-			return r.Imported, r.Err
+			return r, r.Err
 		default:
-			return handoff.Imported{}, fmt.Errorf("%w: the sidecar stopped", handoff.ErrInDoubt)
+			return machine.Reply{}, fmt.Errorf("%w: the sidecar stopped", handoff.ErrInDoubt)
 		}
 	}
 }
@@ -69,7 +69,8 @@ func (v Service) ask(ctx context.Context, f func()) error {
 
 // Import brings a hand-off in; it returns when that was admitted or has failed.
 func (v Service) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
-	return v.call(ctx, func(c machine.Call) machine.Event { return machine.Import{Call: c, Import: m} })
+	r, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Import{Call: c, Import: m} })
+	return r.Imported, err
 }
 
 // Abort ends an import that is not decided.
@@ -94,6 +95,18 @@ func (v Service) SetWeightsEpoch(ctx context.Context, epoch uint64) error {
 func (v Service) Reset(ctx context.Context) error {
 	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Reset{Call: c} })
 	return err
+}
+
+// Do passes an action to every engine of the group; it returns when all acknowledged it.
+func (v Service) Do(ctx context.Context, a handoff.Action) error {
+	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Lifecycle{Call: c, Action: a} })
+	return err
+}
+
+// Drain stops the group's intake, or resumes it, and tells what is left.
+func (v Service) Drain(ctx context.Context, resume bool) (control.Drain, error) {
+	r, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Drain{Call: c, Resume: resume} })
+	return control.Drain(r.Drained), err
 }
 
 // Get tells of a hand-off that is held, under way or ended not long ago.
@@ -152,7 +165,8 @@ func (v Service) Status(ctx context.Context) (control.Status, error) {
 	err := v.ask(ctx, func() {
 		i := v.s.machine.Status()
 		st = control.Status{Self: v.s.cfg.Machine.Self, Instance: i.Instance, Ranks: i.Ranks, Ready: i.Ready,
-			Capacity: i.Capacity, MoverPID: v.s.cfg.MoverPID(), Counters: v.s.peers.Counts()}
+			Capacity: i.Capacity, MoverPID: v.s.cfg.MoverPID(), Counters: v.s.peers.Counts(),
+			Draining: i.Draining}
 		st.Counters["refused.Descriptor"] = v.s.engines.RefusedFDs()
 		for what, n := range v.s.refused {
 			st.Counters["refused."+what] = n
@@ -172,11 +186,14 @@ func (v Service) Watch(ctx context.Context, from control.Cursor) iter.Seq2[contr
 var kinds = map[machine.NoticeKind]control.Kind{
 	machine.NoticeReady: control.Ready, machine.NoticeLost: control.NotReady, machine.NoticeExported: control.Exported,
 	machine.NoticeReleased: control.Over, machine.NoticeImported: control.Imported, machine.NoticeFailed: control.Failed,
-	machine.NoticeAnnounced: control.Announced,
+	machine.NoticeAnnounced: control.Announced, machine.NoticeDraining: control.Draining, machine.NoticeServing: control.Serving,
 }
 
 // notify keeps a notice for watchers.
 func (s *Sidecar) notify(n machine.Notice) {
+	if n.Kind == machine.NoticeDraining || n.Kind == machine.NoticeServing {
+		s.draining.Store(n.Kind == machine.NoticeDraining)
+	}
 	k, ok := kinds[n.Kind]
 	if !ok {
 		return

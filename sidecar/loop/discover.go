@@ -150,6 +150,7 @@ func (s *Sidecar) keep(ctx context.Context, reg discovery.Registration, rec *dis
 		case a := <-s.adverts:
 			again.Stop()
 			rec.Instance, rec.Ranks, rec.Geometry = uint64(a.Instance), a.Ranks, a.Geometry
+			rec.Draining = a.Draining
 			rec.CapacityBlocks, rec.CapacitySlots = discovery.Class(a.CapacityBlocks), discovery.Class(a.CapacitySlots)
 		case <-again.C:
 		}

@@ -76,6 +76,7 @@ type Sidecar struct {
 	notices  *control.Log
 	host     string
 	imports  atomic.Int64 // as the machine counts them
+	draining atomic.Bool  // as the machine says
 	mover    int32        // the last one that MoverRestarted told of; 0: none
 
 	fatal   chan error                       // ends Run; holds one
@@ -122,6 +123,7 @@ func (s *Sidecar) Serve(engines *engine.Server, peers *peer.Server, fds *fd.Serv
 	m.Depth(metrics.Imports, func() int { return int(s.imports.Load()) })
 	m.Depth(metrics.LoopInbox, func() int { return len(s.inbox) })
 	m.Registered(func() bool { return s.missing.Load() == nil })
+	m.Draining(s.draining.Load)
 	m.MoverPID(s.cfg.MoverPID)
 }
 

@@ -44,10 +44,11 @@ var model = layout.Model{States: []layout.State{{Name: "attn.k", Paging: layout.
 // rig is a cluster in this process: real doors over loopback and unix sockets, engines
 // that are goroutines, copies between memfds.
 type rig struct {
-	t     *testing.T
-	ca    *certtest.CA
-	store *mem.Store
-	sides map[string]*side // by "group/rank"
+	t        *testing.T
+	ca       *certtest.CA
+	store    *mem.Store
+	patience time.Duration    // of the machines; 0: the ordinary one
+	sides    map[string]*side // by "group/rank"
 }
 
 type side struct {
@@ -80,7 +81,7 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	if wrap != nil {
 		reg = wrap(reg)
 	}
-	s.Sidecar = New(Config{Machine: machine.Config{Self: s.self, Mint: Random},
+	s.Sidecar = New(Config{Machine: machine.Config{Self: s.self, Mint: Random, Patience: r.patience},
 		Record:   discovery.Record{Cluster: "c", Pool: "m", Group: group, Rank: n, Incarnation: uint64(s.self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h", PID: 1, Started: 1, Transports: []string{"shm"}},
 		Identify: func(g string, n int32) string { return fmt.Sprintf("baton://c/t/%s/%d", g, n) },
 		Backend:  s.backend, FDSocket: filepath.Join(s.dir, fd.Socket), MoverPID: s.pid.Load, Registry: reg,
@@ -132,10 +133,12 @@ func check(t *testing.T, err error) {
 // rank is one engine rank.
 type rank struct {
 	*client.Client
-	mem  []byte
-	tp   int32
-	rank int32
-	told chan handoff.ToEngine // what rank 0 polled
+	mem     []byte
+	tp      int32
+	rank    int32
+	told    chan handoff.ToEngine // what rank 0 polled
+	mute    atomic.Bool           // answers no action
+	refuses map[handoff.Action]error
 }
 
 // group attaches an engine of tp ranks and runs it until the test ends. The group is
@@ -194,6 +197,9 @@ func (e *rank) apply(through uint64) {
 				r.Blocks = append(r.Blocks, 9-b)
 			}
 			_ = e.Send(r)
+		}
+		if d.Kind == handoff.Lifecycle && !e.mute.Load() {
+			_ = e.Send(handoff.LifecycleAck{N: d.N, Err: e.refuses[d.Action]})
 		}
 	}
 	_ = e.Send(handoff.Applied{N: through})

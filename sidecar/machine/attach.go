@@ -26,6 +26,7 @@ func (m *Machine) attach(s Session, a handoff.Attach) {
 	e.attach.Decisions = nil
 	for _, d := range e.tail {
 		e.attach.Model.WeightsEpoch = d.WeightsEpoch // what is held and not applied yet brings it
+		e.attach.Draining = d.Draining(e.attach.Draining)
 		if d.Kind == handoff.Free && d.N > a.Applied {
 			e.freeing[d.Label] = d.N
 		}
@@ -133,6 +134,9 @@ func (m *Machine) restate() {
 	}
 	m.toLeader(handoff.RankHeld{N: e.held})
 	m.toLeader(handoff.RankApplied{N: e.applied})
+	for _, a := range e.acks {
+		m.toLeader(handoff.RankAcked{Ack: a})
+	}
 	for _, n := range m.sortedDests() {
 		m.dests[n].Restate()
 		m.report(m.dests[n])

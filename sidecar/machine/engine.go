@@ -22,7 +22,8 @@ type engine struct {
 	asked   map[uint64]bool // Reserve decisions that it has not answered
 	freeing freeing
 	tail    handoff.Tail
-	waits   []handoff.Decision // behind a Free whose memory is packed from; the engine has not got them
+	waits   []handoff.Decision     // behind a Free whose memory is packed from; the engine has not got them
+	acks    []handoff.LifecycleAck // the newest, oldest first
 }
 
 func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
@@ -64,6 +65,8 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		m.heldApplied(s, m.engine.held, msg.N)
 	case handoff.Reserved:
 		m.reserved(msg)
+	case handoff.LifecycleAck:
+		m.ack(msg)
 	case handoff.Fenced:
 		m.fenced(msg)
 	case handoff.Freed:

@@ -72,7 +72,8 @@ type (
 	GrantEnded struct{ Grant uint64 }
 	// PackerExited says that a mover was seen to exit: its packs have ended, no other's.
 	PackerExited struct{ Packer staged.Packer }
-	// Import, Abort, Release, SetWeightsEpoch and Reset are control calls; Reply answers each.
+	// Import, Abort, Release, SetWeightsEpoch, Reset, Lifecycle and Drain are control calls;
+	// Reply answers each.
 	Import struct {
 		Call   Call
 		Import handoff.Import
@@ -90,7 +91,15 @@ type (
 		Call  Call
 		Epoch uint64
 	}
-	Reset struct{ Call Call }
+	Reset     struct{ Call Call }
+	Lifecycle struct {
+		Call   Call
+		Action handoff.Action
+	}
+	Drain struct {
+		Call   Call
+		Resume bool
+	}
 	// Tick says that the instant of Next has come.
 	Tick struct{}
 )
@@ -113,6 +122,8 @@ func (Abort) event()           {}
 func (Release) event()         {}
 func (SetWeightsEpoch) event() {}
 func (Reset) event()           {}
+func (Lifecycle) event()       {}
+func (Drain) event()           {}
 func (Tick) event()            {}
 
 // Effect is something to do, in order. The set is closed.
@@ -195,6 +206,7 @@ type (
 	Reply struct {
 		Call     Call
 		Imported handoff.Imported
+		Drained  Drained
 		Err      error
 	}
 	// Notify tells watchers of the control service.
@@ -208,6 +220,7 @@ type (
 		Geometry       string
 		CapacityBlocks int32
 		CapacitySlots  int32
+		Draining       bool
 	}
 	// Refuse counts a message that was not acted on, and why.
 	Refuse struct {
@@ -251,6 +264,8 @@ const (
 	NoticeImported
 	NoticeFailed
 	NoticeReleased
+	NoticeDraining // the group takes no new work
+	NoticeServing  // it takes work again
 )
 
 // Notice is one line of a Watch.

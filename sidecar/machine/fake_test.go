@@ -27,8 +27,12 @@ type fakeEngine struct {
 	cached   int32
 	fence    uint64 // of what it reserves
 	pool     *prefixPool
-	late     bool // answers Reserve when a test says so
-	twist    bool // answer another digest
+	acts     []handoff.Decision
+	draining bool
+	mute     bool  // does not answer actions
+	refuses  error // answers them so
+	late     bool  // answers Reserve when a test says so
+	twist    bool  // answer another digest
 
 	// What outlives a session.
 	last, applied uint64
@@ -115,6 +119,12 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			delete(e.pins, d.Label)
 		case handoff.SetWeightsEpoch:
 			e.weights = d.WeightsEpoch
+		case handoff.Lifecycle:
+			e.acts, e.story = append(e.acts, d), append(e.story, d.Action.String())
+			e.draining = d.Draining(e.draining)
+			if !e.mute {
+				e.say(n, handoff.LifecycleAck{N: d.N, Err: e.refuses})
+			}
 		}
 	}
 	e.say(n, handoff.Applied{N: e.applied})

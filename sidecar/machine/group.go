@@ -23,6 +23,9 @@ type leader struct {
 	brings   map[uint64]*importing             // block hashes that an import under way adds to the cache
 	attempts handoff.Attempt
 	weights  weights
+	awaited  []*awaited
+	draining bool      // imports are refused
+	intends  bool      // because a control plane told this process so; else a launch did
 	freed    bool      // room came back while a Reserve was under way
 	waits    bool      // the head of the queue waits for a Reserve to be applied
 	done     []Outcome // the last finished imports, oldest first
@@ -138,6 +141,8 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 		m.applied(p.Rank, msg.N)
 	case handoff.RankReserved:
 		m.granted(p, msg.Reserved)
+	case handoff.RankAcked:
+		m.acked(p.Rank, msg.Ack)
 	case handoff.Landed:
 		m.landed(p, msg)
 	}
@@ -147,7 +152,7 @@ func (m *Machine) advertise() {
 	r := m.lead.roster
 	c := m.engine.attach.Capacity
 	m.do(Advertise{Instance: r.Instance, Ranks: int32(len(r.Members)), Geometry: geometryDigest(r.Geometry).String(),
-		CapacityBlocks: c.Blocks, CapacitySlots: c.Slots})
+		CapacityBlocks: c.Blocks, CapacitySlots: c.Slots, Draining: m.lead.draining})
 }
 
 // decision is the leader's word at one rank. One that came before is sent again by a
@@ -208,6 +213,8 @@ func (m *Machine) pass(d handoff.Decision) {
 	case handoff.Free: // its pin has ended when it came
 	case handoff.SetWeightsEpoch:
 		m.engine.attach.Model.WeightsEpoch = d.WeightsEpoch
+	case handoff.Lifecycle:
+		m.engine.attach.Draining = d.Draining(m.engine.attach.Draining)
 	}
 	m.engine.tail = m.engine.tail.Add(d)
 	d.Members, d.Sources = nil, nil
@@ -233,6 +240,7 @@ type Status struct {
 	Ready    bool
 	Members  []MemberStatus
 	Capacity handoff.Capacity
+	Draining bool // the group takes no new work; rank 0 alone knows
 }
 
 // Imports counts the imports that wait, run, or failed and whose memory is not quiet yet.
@@ -240,12 +248,12 @@ func (m *Machine) Imports() int { return len(m.lead.imports) }
 
 // Status tells who is attached.
 func (m *Machine) Status() Status {
-	var s Status
+	s := Status{Draining: m.lead.draining}
 	if m.engine == nil {
 		return s
 	}
 	a := m.engine.attach
-	s = Status{Instance: a.Instance, Ranks: a.Ranks, Ready: m.lead.roster != nil, Capacity: a.Capacity}
+	s = Status{Draining: s.Draining, Instance: a.Instance, Ranks: a.Ranks, Ready: m.lead.roster != nil, Capacity: a.Capacity}
 	if !m.leads() {
 		s.Ready = m.member != nil && m.member.Instance == a.Instance
 		return s

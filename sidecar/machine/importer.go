@@ -94,6 +94,8 @@ func (m *Machine) checkImport(im handoff.Import) error {
 		return fmt.Errorf("%w: group %s has the role prefill: it imports nothing", handoff.ErrRole, m.cfg.Self.Group)
 	case here != nil:
 		return here
+	case m.lead.draining:
+		return fmt.Errorf("%w: group %s takes no new work: import into another group", handoff.ErrDraining, m.cfg.Self.Group)
 	case len(m.lead.imports) >= m.cfg.MaxImports:
 		return fmt.Errorf("%w: %d imports wait in group %s", handoff.ErrCapacity, len(m.lead.imports), m.cfg.Self.Group)
 	case man.ID.Group == "" || im.Label == "":

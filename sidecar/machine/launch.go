@@ -20,6 +20,7 @@ type launch struct {
 	owed     []handoff.Decision // to be decided when the roster stands again
 	freeing  []freeing          // by rank
 	reserved uint64             // the newest Reserve
+	taking   taking
 }
 
 // freeing are the labels whose decision Free an engine has not applied, with its number.
@@ -110,6 +111,7 @@ func (m *Machine) form() {
 	m.resume(joins)
 	m.recoverImports(again)
 	m.freeStated(joins)
+	m.tellIntake()
 	m.endRecovered()
 	m.advertise()
 	m.publish(events.Ready, events.Event{})
@@ -197,6 +199,9 @@ func (m *Machine) memberDown(p handoff.Member) {
 	delete(m.lead.joins, p.Rank)
 	why := fmt.Errorf("%w: rank %d of group %s left", handoff.ErrEngine, p.Rank, p.Group)
 	if m.rostered(p.Rank) {
+		if p != m.cfg.Self {
+			m.stopped(p.Rank)
+		}
 		m.breakRoster(why)
 	}
 	if p == m.cfg.Self {
@@ -211,7 +216,7 @@ func (m *Machine) breakRoster(why error) {
 	}
 	m.failUndecided(why) // what is decided is admitted if the ranks come back
 	clear(m.lead.opens)
-	m.do(Advertise{})
+	m.do(Advertise{Draining: m.lead.draining})
 	m.publish(events.Detached, events.Event{Cause: why.Error()})
 	m.do(Notify{Notice{Kind: NoticeLost, Err: why}})
 }
@@ -220,7 +225,7 @@ func (m *Machine) breakRoster(why error) {
 // it comes back, and the launch is made anew from what every rank states then.
 func (m *Machine) endLaunch(why error) {
 	m.lead.launch = nil
-	m.answerWeights(fmt.Errorf("%w: %w", handoff.ErrInDoubt, why))
+	m.doubtAwaited(why)
 	clear(m.lead.joins)
 	for _, i := range slices.Clone(m.lead.imports) {
 		if i.State() == handoff.Admitting {
@@ -247,6 +252,7 @@ func (m *Machine) decideAll(d handoff.Decision) uint64 {
 	case d.Kind == handoff.Drop && i != nil:
 		i.dropN = d.N
 	}
+	l.taking.decided(d, len(m.lead.roster.Members))
 	d.WeightsEpoch = m.lead.weights.epoch
 	l.log = append(l.log, d)
 	for r, p := range m.lead.roster.Members {
@@ -325,7 +331,7 @@ func (m *Machine) held(rank layout.Rank, n uint64) {
 func (m *Machine) applied(rank layout.Rank, n uint64) {
 	m.lead.launch.seq.Applied(int(rank), n)
 	m.lead.launch.freeing[rank].applied(n)
-	m.weightsApplied(m.lead.launch.seq.AllApplied())
+	m.answerAwaited()
 	m.endApplied()
 	m.shortenTails()
 	if m.lead.waits && m.mayReserve() {

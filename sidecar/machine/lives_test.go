@@ -81,7 +81,7 @@ func (e *fakeEngine) statement() handoff.Attach {
 	a := e.attach
 	a.Pins, a.Imports = slices.Sorted(maps.Keys(e.pins)), slices.Sorted(maps.Keys(e.imports))
 	a.Applied, a.Held, a.Decisions = e.applied, e.last, slices.Clone(e.tail)
-	a.Model.WeightsEpoch = e.weights
+	a.Model.WeightsEpoch, a.Draining = e.weights, e.draining
 	return a
 }
 
@@ -110,6 +110,12 @@ func (w *world) settled(t *testing.T) {
 		}
 		if n.m.engine != nil && (n.m.epoch() != w.at(p.Group, 0).m.epoch() || n.m.epoch() != e.weights) {
 			t.Errorf("%v is at epoch %d, its engine at %d", p, n.m.epoch(), e.weights)
+		}
+		if n.m.engine != nil && (n.m.engine.attach.Draining != e.draining || w.at(p.Group, 0).m.Status().Draining != e.draining) {
+			t.Errorf("%v: engine draining %v, sidecar %v, leader %v", p, e.draining, n.m.engine.attach.Draining, w.at(p.Group, 0).m.Status().Draining)
+		}
+		if len(n.m.lead.awaited) > 0 {
+			t.Errorf("%v: %d decisions are awaited", p, len(n.m.lead.awaited))
 		}
 		if len(n.closed) > 0 {
 			t.Errorf("%v closed its engine: %v", p, n.closed)
@@ -181,6 +187,12 @@ var tales = []tale{
 	{name: "new weights", src: 2, dst: 2, begin: func(w *world) {
 		for i := range 12 {
 			w.post(func() { w.at("d", 0).step(SetWeightsEpoch{Call: Call(100 + i), Epoch: uint64(i / 6)}) })
+		}
+	}},
+	{name: "actions", src: 2, dst: 2, begin: func(w *world) {
+		for i, a := range []handoff.Action{handoff.ActionPause, handoff.ActionStopIntake, handoff.ActionUnpause, handoff.ActionResumeIntake} {
+			w.post(func() { w.act("p", a) })
+			w.post(func() { w.drain("p", i > 1) })
 		}
 	}},
 	{name: "given up", src: 2, dst: 2, begin: func(w *world) {

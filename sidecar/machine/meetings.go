@@ -154,6 +154,8 @@ func (m *Machine) meetsRank(p handoff.Member, msg handoff.PeerMessage, dst []Pai
 		for _, i := range m.lead.imports {
 			dst = append(dst, m.leaderPair(i, inApplied))
 		}
+	case handoff.RankAcked:
+		return append(dst, pairOf(launchHalf, m.launchState(), inAcked))
 	case handoff.RankReserved:
 		in := inGranted
 		if msg.Reserved.Full {

@@ -104,6 +104,9 @@ const ( // of a launch
 	inRankHeld
 	inRankApplied
 	inOwnEngineDown
+	inLifecycle
+	inDrain
+	inAcked
 	launchInputs
 )
 
@@ -144,7 +147,7 @@ var halves = [numHalves]struct {
 		[]string{"Import", "Abort", "opened", "pending", "not-opened", "granted", "full", "landed", "failed", "done", "not-done", "Applied", "source-lost",
 			"deadline", "group-breaks", "SetWeightsEpoch", "Reset"}},
 	{"launch", sourcePairs + pinPairs + destPairs + leaderPairs, []string{"none", "gathering", "standing", "broken"},
-		[]string{"mapped", "Join", "member-down", "Held", "Applied", "engine-down"}},
+		[]string{"mapped", "Join", "member-down", "Held", "Applied", "engine-down", "Lifecycle", "Drain", "Acked"}},
 }
 
 // String is "half state input".
@@ -203,6 +206,17 @@ func (m *Machine) Meets(now Now, e Event, dst []Pair) []Pair {
 		if t, ok := m.tickets[e.Ticket]; ok {
 			dst = append(dst, m.destPair(t.reserve, in))
 		}
+	case Tick:
+		return m.meetsTick(now, dst)
+	default:
+		return m.meetsPacks(e, m.meetsCall(e, dst))
+	}
+	return dst
+}
+
+// meetsCall is what control planes ask.
+func (m *Machine) meetsCall(e Event, dst []Pair) []Pair {
+	switch e := e.(type) {
 	case Import:
 		dst = append(dst, m.leaderPair(m.importOfLabel(e.Import), inImport))
 	case Abort:
@@ -215,10 +229,14 @@ func (m *Machine) Meets(now Now, e Event, dst []Pair) []Pair {
 		}
 	case Reset:
 		return m.meetsAll(dst, inSourceReset, inReset)
-	case Tick:
-		return m.meetsTick(now, dst)
-	default:
-		return m.meetsPacks(e, dst)
+	case Lifecycle:
+		if m.leads() {
+			dst = append(dst, pairOf(launchHalf, m.launchState(), inLifecycle))
+		}
+	case Drain:
+		if m.leads() {
+			dst = append(dst, pairOf(launchHalf, m.launchState(), inDrain))
+		}
 	}
 	return dst
 }

@@ -26,6 +26,8 @@ var withoutRow = map[string]string{
 	"handoff.Buffers":         "Linked follows",
 	"handoff.Roster":          "what a rank then states has rows at its leader",
 	"handoff.SetWeightsEpoch": "a rank notes the number; Drop ends what it ends",
+	"handoff.LifecycleAck":    "RankAcked follows",
+	"handoff.Lifecycle":       "a rank notes whether its group drains; RankAcked follows",
 }
 
 // TestMeetsFollowsStep holds the rows of Meets against what Step dispatches, by the
@@ -34,7 +36,7 @@ var withoutRow = map[string]string{
 func TestMeetsFollowsStep(t *testing.T) {
 	own, msgs := parsed(t, "."), parsed(t, "../handoff")
 	step := cases(own, 99, "Step", "fromEngine", "fromPeer", "betweenLeaders", "fromLeader", "fromRank", "pass")
-	rows := cases(own, 1, "Meets", "meetsEngine", "meetsPeer", "meetsLeader", "meetsRank", "meetsPacks")
+	rows := cases(own, 1, "Meets", "meetsCall", "meetsEngine", "meetsPeer", "meetsLeader", "meetsRank", "meetsPacks")
 	for _, f := range []string{"handoff.OK", "handoff.Pending"} { // of answers, not messages
 		delete(rows, f)
 	}

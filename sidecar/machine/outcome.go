@@ -222,8 +222,8 @@ func (l *leader) deadlines(patience Now, earliest func(Now)) {
 			earliest(at)
 		}
 	}
-	if len(l.weights.calls) > 0 {
-		earliest(l.weights.due)
+	for _, w := range l.awaited {
+		earliest(w.due)
 	}
 	for _, i := range l.imports {
 		if at, ok := i.due(patience); ok {

@@ -45,6 +45,7 @@ func (m *Machine) startLaunch(joins []join) (handoff.Tail, error) {
 			m.lead.weights.n = d.N
 		}
 	}
+	m.startIntake(l, ds)
 	return ds, nil
 }
 

@@ -20,14 +20,21 @@ func (m *Machine) resetCall(e Reset) {
 		m.endSource(id)
 	}
 	var err error
-	if why := m.unquiet(); len(why) > 0 {
+	if why := few(m.unquiet()); len(why) > 0 {
 		err = fmt.Errorf("%w: %s: it ends by itself: reset again to see", handoff.ErrQuiet, strings.Join(why, "; "))
 	}
 	m.do(Reply{Call: e.Call, Err: err})
 }
 
-// maxReasons bounds how many reasons an answer to Reset names.
+// maxReasons bounds how many reasons an answer names, and counts the others.
 const maxReasons = 8
+
+func few(why []string) []string {
+	if n := len(why) - maxReasons; n > 0 {
+		why = append(slices.Clip(why[:maxReasons]), fmt.Sprintf("and %d more", n))
+	}
+	return why
+}
 
 // unquiet says what of this group's memory a copy may write or an engine has not given
 // back yet, and who is waited for.
@@ -53,9 +60,6 @@ func (m *Machine) unquiet() (why []string) {
 		why = append(why, fmt.Sprintf("not every rank is here, and %d decisions wait for that", len(l.owed)))
 	case len(l.seq.Behind()) > 0:
 		why = append(why, fmt.Sprintf("ranks %v have not applied every decision", l.seq.Behind()))
-	}
-	if n := len(why) - maxReasons; n > 0 {
-		why = append(slices.Clip(why[:maxReasons]), fmt.Sprintf("and %d more", n))
 	}
 	return why
 }

@@ -11,8 +11,6 @@ import (
 type weights struct {
 	epoch uint64 // as decided; a rank follows when the decision reaches it
 	n     uint64 // of that decision, 0: none in this launch
-	calls []Call // until every rank applied n
-	due   Now    // of the calls
 }
 
 // epoch is the group's weights epoch as this sidecar knows it.
@@ -40,10 +38,7 @@ func (m *Machine) weightsCall(e SetWeightsEpoch) {
 		m.do(Reply{Call: e.Call, Err: err})
 		return
 	}
-	if len(w.calls) == 0 {
-		w.due = m.now + m.cfg.Patience
-	}
-	w.calls = append(w.calls, e.Call)
+	m.await(w.n, 0, e.Call)
 }
 
 func (m *Machine) checkWeights(epoch uint64) error {
@@ -53,8 +48,8 @@ func (m *Machine) checkWeights(epoch uint64) error {
 	switch {
 	case epoch < m.epoch():
 		return fmt.Errorf("%w: group %s is at epoch %d: %d is older, and epochs only rise", handoff.ErrWeights, m.cfg.Self.Group, m.epoch(), epoch)
-	case len(m.lead.weights.calls) >= maxCalls:
-		return fmt.Errorf("%w: %d calls wait for epoch %d", handoff.ErrCapacity, maxCalls, m.epoch())
+	case m.waiting() >= maxCalls:
+		return fmt.Errorf("%w: %d calls wait for the engines of group %s", handoff.ErrCapacity, maxCalls, m.cfg.Self.Group)
 	}
 	return nil
 }
@@ -84,26 +79,4 @@ func (m *Machine) failUndecided(why error) {
 		}
 	}
 	m.reserveNext()
-}
-
-// weightsApplied answers who waits, once every rank applied the change.
-func (m *Machine) weightsApplied(all uint64) {
-	if w := &m.lead.weights; all >= w.n {
-		m.answerWeights(nil)
-	}
-}
-
-func (m *Machine) answerWeights(err error) {
-	for _, c := range m.lead.weights.calls {
-		m.do(Reply{Call: c, Err: err})
-	}
-	m.lead.weights.calls = nil
-}
-
-// expireWeights answers who waits for an engine that does not step.
-func (m *Machine) expireWeights() {
-	if w := &m.lead.weights; len(w.calls) > 0 && w.due <= m.now {
-		m.answerWeights(fmt.Errorf("%w: epoch %d is decided, and some rank has not applied that within %v: ask again",
-			handoff.ErrInDoubt, w.epoch, m.cfg.Patience))
-	}
 }

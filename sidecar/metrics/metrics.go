@@ -141,7 +141,16 @@ func (m *Metrics) Depth(q Queue, count func() int) {
 
 // Registered shows whether discovery shows this sidecar; at most once.
 func (m *Metrics) Registered(is func() bool) {
-	m.show(prometheus.GaugeOpts{Name: "registered", Help: "1 while discovery shows this sidecar, else 0."}, func() float64 {
+	m.flag("registered", "1 while discovery shows this sidecar, else 0.", is)
+}
+
+// Draining shows whether this sidecar leads a group that takes no new work; at most once.
+func (m *Metrics) Draining(is func() bool) {
+	m.flag("draining", "1 while this sidecar's group takes no new work, else 0; its leader's alone.", is)
+}
+
+func (m *Metrics) flag(name, help string, is func() bool) {
+	m.show(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 		if is() {
 			return 1
 		}

@@ -83,3 +83,20 @@ func TestServe(t *testing.T) {
 		t.Error("answers after its context ended")
 	}
 }
+
+func TestDraining(t *testing.T) {
+	m := New("c", "p", "g", "0")
+	m.Draining(func() bool { return true })
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := m.Serve(ctx, "127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, body := get(t, "http://"+s.Addr()+"/metrics"); !strings.Contains(body, `baton_draining{cluster="c",group="g",pool="p",rank="0"} 1`) {
+		t.Errorf("%s", body)
+	}
+	cancel()
+	if err := s.Wait(); err != nil {
+		t.Error(err)
+	}
+}

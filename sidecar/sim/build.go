@@ -135,6 +135,7 @@ func (w *world) schedule() {
 		}
 		w.after(at, nil, w.fault)
 	}
+	w.steers(span)
 	w.run(w.now+span, maxMoments)
 	w.finish()
 }

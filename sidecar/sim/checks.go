@@ -232,6 +232,7 @@ func (w *world) checkRest() {
 			w.fail("%s/%d: its group does not stand", s.g.name, s.rank)
 			return
 		}
+		w.checkServes(s)
 		if l := n.m.Load(); l != (machine.Load{}) {
 			w.fail("%v is left with %+v", n.self, l)
 		}

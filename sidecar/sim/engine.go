@@ -45,6 +45,7 @@ type engine struct {
 	letGo     []string            // labels that its sidecar returned outside the group's order
 	imports   []string            // of rank 0: asked and not answered
 	tries     int
+	draining  bool
 	epoch     uint64        // of the weights, as of the decisions it applied
 	fences    uint64        // handed out
 	fenced    uint64        // and over
@@ -176,7 +177,7 @@ func (e *engine) attach() {
 		Model: handoff.ModelIdentity{Name: "test", Layout: model, WeightsEpoch: e.epoch}, Weights: w.temper.policy, Shards: shardsOf(e.rank, g.tp()),
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
 		Capacity: handoff.Capacity{Blocks: int32(g.blocks), Slots: int32(g.slots), BlockTokens: blockTokens}, Scheduler: handoff.SchedulerRank,
-		Pins: e.labels(), Imports: slices.Clone(e.imports), Held: e.last, Applied: e.applied, Decisions: slices.Clone(e.kept)}
+		Draining: e.draining, Pins: e.labels(), Imports: slices.Clone(e.imports), Held: e.last, Applied: e.applied, Decisions: slices.Clone(e.kept)}
 	c.say(a)
 }
 

@@ -109,6 +109,8 @@ func (e *engine) apply(through uint64) (freed int32) {
 			w.checkQuiet(e, d.Of)
 			delete(e.reserves, d.Of)
 			freed += e.give(func(c *cell) bool { return c.own == d.Of })
+		case handoff.Lifecycle:
+			e.act(d)
 		case handoff.SetWeightsEpoch:
 			e.epoch = d.WeightsEpoch
 			e.g.epoch = max(e.g.epoch, d.WeightsEpoch)

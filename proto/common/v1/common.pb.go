@@ -1323,8 +1323,10 @@ type Attach struct {
 	// the held ones after the newest settled among them, in order, applied or not,
 	Decisions []*Decision `protobuf:"bytes,14,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// and by rank 0 the labels of imports that have not ended.
-	Imports       []string      `protobuf:"bytes,15,rep,name=imports,proto3" json:"imports,omitempty"`
-	Weights       WeightsPolicy `protobuf:"varint,16,opt,name=weights,proto3,enum=baton.common.v1.WeightsPolicy" json:"weights,omitempty"`
+	Imports []string      `protobuf:"bytes,15,rep,name=imports,proto3" json:"imports,omitempty"`
+	Weights WeightsPolicy `protobuf:"varint,16,opt,name=weights,proto3,enum=baton.common.v1.WeightsPolicy" json:"weights,omitempty"`
+	// The newest of the decisions applied that is about intake stopped it.
+	Draining      bool `protobuf:"varint,17,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1469,6 +1471,13 @@ func (x *Attach) GetWeights() WeightsPolicy {
 		return x.Weights
 	}
 	return WeightsPolicy_WEIGHTS_POLICY_UNSPECIFIED
+}
+
+func (x *Attach) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
 }
 
 // Salt is what tells two prompts of equal tokens apart in a prefix cache.
@@ -2124,6 +2133,61 @@ func (x *Reserved) GetFence() uint64 {
 	return 0
 }
 
+// LifecycleAck answers decision n (Lifecycle), once it was applied and its action is carried
+// out or, what takes longer, begun. The same action twice in a row is no failure.
+type LifecycleAck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	N     uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	// Set when the engine refuses.
+	Error         *Error `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LifecycleAck) Reset() {
+	*x = LifecycleAck{}
+	mi := &file_common_v1_common_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LifecycleAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LifecycleAck) ProtoMessage() {}
+
+func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LifecycleAck.ProtoReflect.Descriptor instead.
+func (*LifecycleAck) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *LifecycleAck) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *LifecycleAck) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 // Import asks to bring a hand-off in.
 type Import struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2140,7 +2204,7 @@ type Import struct {
 
 func (x *Import) Reset() {
 	*x = Import{}
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2216,7 @@ func (x *Import) String() string {
 func (*Import) ProtoMessage() {}
 
 func (x *Import) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2229,7 @@ func (x *Import) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Import.ProtoReflect.Descriptor instead.
 func (*Import) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Import) GetLabel() string {
@@ -2212,7 +2276,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2288,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2301,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Imported) GetLabel() string {
@@ -2297,7 +2361,7 @@ type Phases struct {
 
 func (x *Phases) Reset() {
 	*x = Phases{}
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2373,7 @@ func (x *Phases) String() string {
 func (*Phases) ProtoMessage() {}
 
 func (x *Phases) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2386,7 @@ func (x *Phases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phases.ProtoReflect.Descriptor instead.
 func (*Phases) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Phases) GetOpenNs() int64 {
@@ -2430,7 +2494,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"BufferDecl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03off\x18\x02 \x01(\x03R\x03off\x12\x10\n" +
-	"\x03len\x18\x03 \x01(\x03R\x03len\"\xf3\x04\n" +
+	"\x03len\x18\x03 \x01(\x03R\x03len\"\x8f\x05\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x12\n" +
@@ -2448,7 +2512,8 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x04held\x18\r \x01(\x04R\x04held\x127\n" +
 	"\tdecisions\x18\x0e \x03(\v2\x19.baton.common.v1.DecisionR\tdecisions\x12\x18\n" +
 	"\aimports\x18\x0f \x03(\tR\aimports\x128\n" +
-	"\aweights\x18\x10 \x01(\x0e2\x1e.baton.common.v1.WeightsPolicyR\aweights\"N\n" +
+	"\aweights\x18\x10 \x01(\x0e2\x1e.baton.common.v1.WeightsPolicyR\aweights\x12\x1a\n" +
+	"\bdraining\x18\x11 \x01(\bR\bdraining\"N\n" +
 	"\x04Salt\x12\x12\n" +
 	"\x04lora\x18\x01 \x01(\tR\x04lora\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -2507,7 +2572,10 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06cached\x18\x05 \x01(\x05R\x06cached\x12\x12\n" +
 	"\x04slot\x18\x06 \x01(\x11R\x04slot\x12\x16\n" +
 	"\x06digest\x18\a \x01(\fR\x06digest\x12\x14\n" +
-	"\x05fence\x18\b \x01(\x04R\x05fence\"\x8e\x01\n" +
+	"\x05fence\x18\b \x01(\x04R\x05fence\"J\n" +
+	"\fLifecycleAck\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12,\n" +
+	"\x05error\x18\x02 \x01(\v2\x16.baton.common.v1.ErrorR\x05error\"\x8e\x01\n" +
 	"\x06Import\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x125\n" +
 	"\bmanifest\x18\x02 \x01(\v2\x19.baton.common.v1.ManifestR\bmanifest\x12\x16\n" +
@@ -2587,7 +2655,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
@@ -2616,9 +2684,10 @@ var file_common_v1_common_proto_goTypes = []any{
 	(*PinInfo)(nil),       // 24: baton.common.v1.PinInfo
 	(*Decision)(nil),      // 25: baton.common.v1.Decision
 	(*Reserved)(nil),      // 26: baton.common.v1.Reserved
-	(*Import)(nil),        // 27: baton.common.v1.Import
-	(*Imported)(nil),      // 28: baton.common.v1.Imported
-	(*Phases)(nil),        // 29: baton.common.v1.Phases
+	(*LifecycleAck)(nil),  // 27: baton.common.v1.LifecycleAck
+	(*Import)(nil),        // 28: baton.common.v1.Import
+	(*Imported)(nil),      // 29: baton.common.v1.Imported
+	(*Phases)(nil),        // 30: baton.common.v1.Phases
 }
 var file_common_v1_common_proto_depIdxs = []int32{
 	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
@@ -2645,14 +2714,15 @@ var file_common_v1_common_proto_depIdxs = []int32{
 	8,  // 21: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
 	24, // 22: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
 	6,  // 23: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
-	23, // 24: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	9,  // 25: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	29, // 26: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	7,  // 24: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
+	23, // 25: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	9,  // 26: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	30, // 27: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -2666,7 +2736,7 @@ func file_common_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -41,6 +41,7 @@ type FromEngine struct {
 	//	*FromEngine_AbortImport
 	//	*FromEngine_ReleaseExport
 	//	*FromEngine_Fenced
+	//	*FromEngine_LifecycleAck
 	Message       isFromEngine_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,6 +192,15 @@ func (x *FromEngine) GetFenced() *Fenced {
 	return nil
 }
 
+func (x *FromEngine) GetLifecycleAck() *v1.LifecycleAck {
+	if x != nil {
+		if x, ok := x.Message.(*FromEngine_LifecycleAck); ok {
+			return x.LifecycleAck
+		}
+	}
+	return nil
+}
+
 type isFromEngine_Message interface {
 	isFromEngine_Message()
 }
@@ -243,6 +253,10 @@ type FromEngine_Fenced struct {
 	Fenced *Fenced `protobuf:"bytes,13,opt,name=fenced,proto3,oneof"`
 }
 
+type FromEngine_LifecycleAck struct {
+	LifecycleAck *v1.LifecycleAck `protobuf:"bytes,14,opt,name=lifecycle_ack,json=lifecycleAck,proto3,oneof"`
+}
+
 func (*FromEngine_Attach) isFromEngine_Message() {}
 
 func (*FromEngine_BuffersReady) isFromEngine_Message() {}
@@ -266,6 +280,8 @@ func (*FromEngine_AbortImport) isFromEngine_Message() {}
 func (*FromEngine_ReleaseExport) isFromEngine_Message() {}
 
 func (*FromEngine_Fenced) isFromEngine_Message() {}
+
+func (*FromEngine_LifecycleAck) isFromEngine_Message() {}
 
 type ToEngine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1260,7 +1276,7 @@ var File_engine_v1_engine_proto protoreflect.FileDescriptor
 
 const file_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\xcf\x05\n" +
+	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\x95\x06\n" +
 	"\n" +
 	"FromEngine\x121\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachH\x00R\x06attach\x12D\n" +
@@ -1274,7 +1290,8 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\x05freed\x18\t \x01(\v2\x16.baton.engine.v1.FreedH\x00R\x05freed\x12A\n" +
 	"\fabort_import\x18\v \x01(\v2\x1c.baton.engine.v1.AbortImportH\x00R\vabortImport\x12G\n" +
 	"\x0erelease_export\x18\f \x01(\v2\x1e.baton.engine.v1.ReleaseExportH\x00R\rreleaseExport\x121\n" +
-	"\x06fenced\x18\r \x01(\v2\x17.baton.engine.v1.FencedH\x00R\x06fencedB\t\n" +
+	"\x06fenced\x18\r \x01(\v2\x17.baton.engine.v1.FencedH\x00R\x06fenced\x12D\n" +
+	"\rlifecycle_ack\x18\x0e \x01(\v2\x1d.baton.common.v1.LifecycleAckH\x00R\flifecycleAckB\t\n" +
 	"\amessageJ\x04\b\n" +
 	"\x10\v\"\xf1\x03\n" +
 	"\bToEngine\x127\n" +
@@ -1351,33 +1368,34 @@ func file_engine_v1_engine_proto_rawDescGZIP() []byte {
 
 var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_engine_v1_engine_proto_goTypes = []any{
-	(*FromEngine)(nil),    // 0: baton.engine.v1.FromEngine
-	(*ToEngine)(nil),      // 1: baton.engine.v1.ToEngine
-	(*BuffersReady)(nil),  // 2: baton.engine.v1.BuffersReady
-	(*Announce)(nil),      // 3: baton.engine.v1.Announce
-	(*Export)(nil),        // 4: baton.engine.v1.Export
-	(*Fenced)(nil),        // 5: baton.engine.v1.Fenced
-	(*Held)(nil),          // 6: baton.engine.v1.Held
-	(*Applied)(nil),       // 7: baton.engine.v1.Applied
-	(*Freed)(nil),         // 8: baton.engine.v1.Freed
-	(*AbortImport)(nil),   // 9: baton.engine.v1.AbortImport
-	(*ReleaseExport)(nil), // 10: baton.engine.v1.ReleaseExport
-	(*Attached)(nil),      // 11: baton.engine.v1.Attached
-	(*MoverStarted)(nil),  // 12: baton.engine.v1.MoverStarted
-	(*Exported)(nil),      // 13: baton.engine.v1.Exported
-	(*Through)(nil),       // 14: baton.engine.v1.Through
-	(*UnpinExport)(nil),   // 15: baton.engine.v1.UnpinExport
-	(*Failed)(nil),        // 16: baton.engine.v1.Failed
-	(*v1.Attach)(nil),     // 17: baton.common.v1.Attach
-	(*v1.Import)(nil),     // 18: baton.common.v1.Import
-	(*v1.Reserved)(nil),   // 19: baton.common.v1.Reserved
-	(*v1.Decision)(nil),   // 20: baton.common.v1.Decision
-	(*v1.Imported)(nil),   // 21: baton.common.v1.Imported
-	(*v1.Resume)(nil),     // 22: baton.common.v1.Resume
-	(*v1.Salt)(nil),       // 23: baton.common.v1.Salt
-	(*v1.Manifest)(nil),   // 24: baton.common.v1.Manifest
-	(*v1.HandoffID)(nil),  // 25: baton.common.v1.HandoffID
-	(*v1.Error)(nil),      // 26: baton.common.v1.Error
+	(*FromEngine)(nil),      // 0: baton.engine.v1.FromEngine
+	(*ToEngine)(nil),        // 1: baton.engine.v1.ToEngine
+	(*BuffersReady)(nil),    // 2: baton.engine.v1.BuffersReady
+	(*Announce)(nil),        // 3: baton.engine.v1.Announce
+	(*Export)(nil),          // 4: baton.engine.v1.Export
+	(*Fenced)(nil),          // 5: baton.engine.v1.Fenced
+	(*Held)(nil),            // 6: baton.engine.v1.Held
+	(*Applied)(nil),         // 7: baton.engine.v1.Applied
+	(*Freed)(nil),           // 8: baton.engine.v1.Freed
+	(*AbortImport)(nil),     // 9: baton.engine.v1.AbortImport
+	(*ReleaseExport)(nil),   // 10: baton.engine.v1.ReleaseExport
+	(*Attached)(nil),        // 11: baton.engine.v1.Attached
+	(*MoverStarted)(nil),    // 12: baton.engine.v1.MoverStarted
+	(*Exported)(nil),        // 13: baton.engine.v1.Exported
+	(*Through)(nil),         // 14: baton.engine.v1.Through
+	(*UnpinExport)(nil),     // 15: baton.engine.v1.UnpinExport
+	(*Failed)(nil),          // 16: baton.engine.v1.Failed
+	(*v1.Attach)(nil),       // 17: baton.common.v1.Attach
+	(*v1.Import)(nil),       // 18: baton.common.v1.Import
+	(*v1.Reserved)(nil),     // 19: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 20: baton.common.v1.LifecycleAck
+	(*v1.Decision)(nil),     // 21: baton.common.v1.Decision
+	(*v1.Imported)(nil),     // 22: baton.common.v1.Imported
+	(*v1.Resume)(nil),       // 23: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 24: baton.common.v1.Salt
+	(*v1.Manifest)(nil),     // 25: baton.common.v1.Manifest
+	(*v1.HandoffID)(nil),    // 26: baton.common.v1.HandoffID
+	(*v1.Error)(nil),        // 27: baton.common.v1.Error
 }
 var file_engine_v1_engine_proto_depIdxs = []int32{
 	17, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
@@ -1392,26 +1410,27 @@ var file_engine_v1_engine_proto_depIdxs = []int32{
 	9,  // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
 	10, // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
 	5,  // 11: baton.engine.v1.FromEngine.fenced:type_name -> baton.engine.v1.Fenced
-	11, // 12: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
-	12, // 13: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
-	13, // 14: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
-	20, // 15: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
-	14, // 16: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
-	15, // 17: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
-	21, // 18: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
-	16, // 19: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
-	22, // 20: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
-	23, // 21: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
-	24, // 22: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
-	25, // 23: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
-	26, // 24: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
-	0,  // 25: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
-	1,  // 26: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
-	26, // [26:27] is the sub-list for method output_type
-	25, // [25:26] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	20, // 12: baton.engine.v1.FromEngine.lifecycle_ack:type_name -> baton.common.v1.LifecycleAck
+	11, // 13: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
+	12, // 14: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
+	13, // 15: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
+	21, // 16: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
+	14, // 17: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
+	15, // 18: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
+	22, // 19: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
+	16, // 20: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
+	23, // 21: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
+	24, // 22: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
+	25, // 23: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
+	26, // 24: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
+	27, // 25: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
+	0,  // 26: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
+	1,  // 27: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
+	27, // [27:28] is the sub-list for method output_type
+	26, // [26:27] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_engine_v1_engine_proto_init() }
@@ -1432,6 +1451,7 @@ func file_engine_v1_engine_proto_init() {
 		(*FromEngine_AbortImport)(nil),
 		(*FromEngine_ReleaseExport)(nil),
 		(*FromEngine_Fenced)(nil),
+		(*FromEngine_LifecycleAck)(nil),
 	}
 	file_engine_v1_engine_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToEngine_Attached)(nil),

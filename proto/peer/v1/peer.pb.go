@@ -114,6 +114,7 @@ type PeerMessage struct {
 	//	*PeerMessage_Withdraw
 	//	*PeerMessage_Extend
 	//	*PeerMessage_Extended
+	//	*PeerMessage_RankAcked
 	Message       isPeerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -372,6 +373,15 @@ func (x *PeerMessage) GetExtended() *Extended {
 	return nil
 }
 
+func (x *PeerMessage) GetRankAcked() *RankAcked {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_RankAcked); ok {
+			return x.RankAcked
+		}
+	}
+	return nil
+}
+
 type isPeerMessage_Message interface {
 	isPeerMessage_Message()
 }
@@ -474,6 +484,11 @@ type PeerMessage_Extended struct {
 	Extended *Extended `protobuf:"bytes,26,opt,name=extended,proto3,oneof"`
 }
 
+type PeerMessage_RankAcked struct {
+	// Inside a group.
+	RankAcked *RankAcked `protobuf:"bytes,27,opt,name=rank_acked,json=rankAcked,proto3,oneof"`
+}
+
 func (*PeerMessage_Hello) isPeerMessage_Message() {}
 
 func (*PeerMessage_Join) isPeerMessage_Message() {}
@@ -521,6 +536,8 @@ func (*PeerMessage_Withdraw) isPeerMessage_Message() {}
 func (*PeerMessage_Extend) isPeerMessage_Message() {}
 
 func (*PeerMessage_Extended) isPeerMessage_Message() {}
+
+func (*PeerMessage_RankAcked) isPeerMessage_Message() {}
 
 // Hello fixes who speaks on a session.
 type Hello struct {
@@ -1348,6 +1365,51 @@ func (x *RankReserved) GetReserved() *v1.Reserved {
 	return nil
 }
 
+// RankAcked passes an engine's LifecycleAck to the leader.
+type RankAcked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ack           *v1.LifecycleAck       `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankAcked) Reset() {
+	*x = RankAcked{}
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankAcked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankAcked) ProtoMessage() {}
+
+func (x *RankAcked) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankAcked.ProtoReflect.Descriptor instead.
+func (*RankAcked) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RankAcked) GetAck() *v1.LifecycleAck {
+	if x != nil {
+		return x.Ack
+	}
+	return nil
+}
+
 // WantGeometry asks a leader for its group's Geometry.
 type WantGeometry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1357,7 +1419,7 @@ type WantGeometry struct {
 
 func (x *WantGeometry) Reset() {
 	*x = WantGeometry{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1431,7 @@ func (x *WantGeometry) String() string {
 func (*WantGeometry) ProtoMessage() {}
 
 func (x *WantGeometry) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1444,7 @@ func (x *WantGeometry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantGeometry.ProtoReflect.Descriptor instead.
 func (*WantGeometry) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 // WantBuffers asks a rank for what reaches its engine's buffers. It shows that the
@@ -1396,7 +1458,7 @@ type WantBuffers struct {
 
 func (x *WantBuffers) Reset() {
 	*x = WantBuffers{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1470,7 @@ func (x *WantBuffers) String() string {
 func (*WantBuffers) ProtoMessage() {}
 
 func (x *WantBuffers) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1483,7 @@ func (x *WantBuffers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantBuffers.ProtoReflect.Descriptor instead.
 func (*WantBuffers) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WantBuffers) GetPin() uint64 {
@@ -1447,7 +1509,7 @@ type Buffers struct {
 
 func (x *Buffers) Reset() {
 	*x = Buffers{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1521,7 @@ func (x *Buffers) String() string {
 func (*Buffers) ProtoMessage() {}
 
 func (x *Buffers) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1534,7 @@ func (x *Buffers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Buffers.ProtoReflect.Descriptor instead.
 func (*Buffers) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Buffers) GetHost() string {
@@ -1518,7 +1580,7 @@ type BufferCard struct {
 
 func (x *BufferCard) Reset() {
 	*x = BufferCard{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1592,7 @@ func (x *BufferCard) String() string {
 func (*BufferCard) ProtoMessage() {}
 
 func (x *BufferCard) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1605,7 @@ func (x *BufferCard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BufferCard.ProtoReflect.Descriptor instead.
 func (*BufferCard) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BufferCard) GetBuffer() uint32 {
@@ -1591,7 +1653,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1665,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1678,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Open) GetId() *v1.HandoffID {
@@ -1679,7 +1741,7 @@ type Opened struct {
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1753,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1766,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Opened) GetId() *v1.HandoffID {
@@ -1804,7 +1866,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +1878,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +1891,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Check) GetId() *v1.HandoffID {
@@ -1871,7 +1933,7 @@ type Checked struct {
 
 func (x *Checked) Reset() {
 	*x = Checked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1945,7 @@ func (x *Checked) String() string {
 func (*Checked) ProtoMessage() {}
 
 func (x *Checked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +1958,7 @@ func (x *Checked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checked.ProtoReflect.Descriptor instead.
 func (*Checked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Checked) GetCheck() *Check {
@@ -1925,7 +1987,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +1999,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2012,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Done) GetId() *v1.HandoffID {
@@ -1986,7 +2048,7 @@ type DoneAck struct {
 
 func (x *DoneAck) Reset() {
 	*x = DoneAck{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2060,7 @@ func (x *DoneAck) String() string {
 func (*DoneAck) ProtoMessage() {}
 
 func (x *DoneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2073,7 @@ func (x *DoneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneAck.ProtoReflect.Descriptor instead.
 func (*DoneAck) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DoneAck) GetId() *v1.HandoffID {
@@ -2047,7 +2109,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2121,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2134,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Withdraw) GetId() *v1.HandoffID {
@@ -2100,7 +2162,7 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\x92\n" +
+	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xcd\n" +
 	"\n" +
 	"\vPeerMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.baton.peer.v1.HelloH\x00R\x05hello\x12)\n" +
@@ -2127,7 +2189,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bdone_ack\x18\x16 \x01(\v2\x16.baton.peer.v1.DoneAckH\x00R\adoneAck\x125\n" +
 	"\bwithdraw\x18\x17 \x01(\v2\x17.baton.peer.v1.WithdrawH\x00R\bwithdraw\x12/\n" +
 	"\x06extend\x18\x19 \x01(\v2\x15.baton.peer.v1.ExtendH\x00R\x06extend\x125\n" +
-	"\bextended\x18\x1a \x01(\v2\x17.baton.peer.v1.ExtendedH\x00R\bextendedB\t\n" +
+	"\bextended\x18\x1a \x01(\v2\x17.baton.peer.v1.ExtendedH\x00R\bextended\x129\n" +
+	"\n" +
+	"rank_acked\x18\x1b \x01(\v2\x18.baton.peer.v1.RankAckedH\x00R\trankAckedB\t\n" +
 	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"u\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
@@ -2183,7 +2247,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\vRankApplied\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"E\n" +
 	"\fRankReserved\x125\n" +
-	"\breserved\x18\x01 \x01(\v2\x19.baton.common.v1.ReservedR\breserved\"\x0e\n" +
+	"\breserved\x18\x01 \x01(\v2\x19.baton.common.v1.ReservedR\breserved\"<\n" +
+	"\tRankAcked\x12/\n" +
+	"\x03ack\x18\x01 \x01(\v2\x1d.baton.common.v1.LifecycleAckR\x03ack\"\x0e\n" +
 	"\fWantGeometry\"\x1f\n" +
 	"\vWantBuffers\x12\x10\n" +
 	"\x03pin\x18\x01 \x01(\x04R\x03pin\"x\n" +
@@ -2263,45 +2329,47 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(Status)(0),          // 0: baton.peer.v1.Status
-	(*PeerMessage)(nil),  // 1: baton.peer.v1.PeerMessage
-	(*Hello)(nil),        // 2: baton.peer.v1.Hello
-	(*Join)(nil),         // 3: baton.peer.v1.Join
-	(*Roster)(nil),       // 4: baton.peer.v1.Roster
-	(*Geometry)(nil),     // 5: baton.peer.v1.Geometry
-	(*Pinned)(nil),       // 6: baton.peer.v1.Pinned
-	(*Leased)(nil),       // 7: baton.peer.v1.Leased
-	(*Extend)(nil),       // 8: baton.peer.v1.Extend
-	(*Extended)(nil),     // 9: baton.peer.v1.Extended
-	(*Unpin)(nil),        // 10: baton.peer.v1.Unpin
-	(*Landed)(nil),       // 11: baton.peer.v1.Landed
-	(*RankHeld)(nil),     // 12: baton.peer.v1.RankHeld
-	(*RankApplied)(nil),  // 13: baton.peer.v1.RankApplied
-	(*RankReserved)(nil), // 14: baton.peer.v1.RankReserved
-	(*WantGeometry)(nil), // 15: baton.peer.v1.WantGeometry
-	(*WantBuffers)(nil),  // 16: baton.peer.v1.WantBuffers
-	(*Buffers)(nil),      // 17: baton.peer.v1.Buffers
-	(*BufferCard)(nil),   // 18: baton.peer.v1.BufferCard
-	(*Open)(nil),         // 19: baton.peer.v1.Open
-	(*Opened)(nil),       // 20: baton.peer.v1.Opened
-	(*Check)(nil),        // 21: baton.peer.v1.Check
-	(*Checked)(nil),      // 22: baton.peer.v1.Checked
-	(*Done)(nil),         // 23: baton.peer.v1.Done
-	(*DoneAck)(nil),      // 24: baton.peer.v1.DoneAck
-	(*Withdraw)(nil),     // 25: baton.peer.v1.Withdraw
-	(*v1.Decision)(nil),  // 26: baton.common.v1.Decision
-	(*v1.Member)(nil),    // 27: baton.common.v1.Member
-	(*v1.Attach)(nil),    // 28: baton.common.v1.Attach
-	(*v1.Model)(nil),     // 29: baton.common.v1.Model
-	(*v1.Shard)(nil),     // 30: baton.common.v1.Shard
-	(*v1.PinInfo)(nil),   // 31: baton.common.v1.PinInfo
-	(*v1.HandoffID)(nil), // 32: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),  // 33: baton.common.v1.Reserved
-	(*v1.Importer)(nil),  // 34: baton.common.v1.Importer
-	(*v1.Resume)(nil),    // 35: baton.common.v1.Resume
-	(*v1.Salt)(nil),      // 36: baton.common.v1.Salt
+	(Status)(0),             // 0: baton.peer.v1.Status
+	(*PeerMessage)(nil),     // 1: baton.peer.v1.PeerMessage
+	(*Hello)(nil),           // 2: baton.peer.v1.Hello
+	(*Join)(nil),            // 3: baton.peer.v1.Join
+	(*Roster)(nil),          // 4: baton.peer.v1.Roster
+	(*Geometry)(nil),        // 5: baton.peer.v1.Geometry
+	(*Pinned)(nil),          // 6: baton.peer.v1.Pinned
+	(*Leased)(nil),          // 7: baton.peer.v1.Leased
+	(*Extend)(nil),          // 8: baton.peer.v1.Extend
+	(*Extended)(nil),        // 9: baton.peer.v1.Extended
+	(*Unpin)(nil),           // 10: baton.peer.v1.Unpin
+	(*Landed)(nil),          // 11: baton.peer.v1.Landed
+	(*RankHeld)(nil),        // 12: baton.peer.v1.RankHeld
+	(*RankApplied)(nil),     // 13: baton.peer.v1.RankApplied
+	(*RankReserved)(nil),    // 14: baton.peer.v1.RankReserved
+	(*RankAcked)(nil),       // 15: baton.peer.v1.RankAcked
+	(*WantGeometry)(nil),    // 16: baton.peer.v1.WantGeometry
+	(*WantBuffers)(nil),     // 17: baton.peer.v1.WantBuffers
+	(*Buffers)(nil),         // 18: baton.peer.v1.Buffers
+	(*BufferCard)(nil),      // 19: baton.peer.v1.BufferCard
+	(*Open)(nil),            // 20: baton.peer.v1.Open
+	(*Opened)(nil),          // 21: baton.peer.v1.Opened
+	(*Check)(nil),           // 22: baton.peer.v1.Check
+	(*Checked)(nil),         // 23: baton.peer.v1.Checked
+	(*Done)(nil),            // 24: baton.peer.v1.Done
+	(*DoneAck)(nil),         // 25: baton.peer.v1.DoneAck
+	(*Withdraw)(nil),        // 26: baton.peer.v1.Withdraw
+	(*v1.Decision)(nil),     // 27: baton.common.v1.Decision
+	(*v1.Member)(nil),       // 28: baton.common.v1.Member
+	(*v1.Attach)(nil),       // 29: baton.common.v1.Attach
+	(*v1.Model)(nil),        // 30: baton.common.v1.Model
+	(*v1.Shard)(nil),        // 31: baton.common.v1.Shard
+	(*v1.PinInfo)(nil),      // 32: baton.common.v1.PinInfo
+	(*v1.HandoffID)(nil),    // 33: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),     // 34: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 35: baton.common.v1.LifecycleAck
+	(*v1.Importer)(nil),     // 36: baton.common.v1.Importer
+	(*v1.Resume)(nil),       // 37: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 38: baton.common.v1.Salt
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -2314,59 +2382,61 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	12, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
 	13, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
 	14, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
-	26, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
-	15, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
+	27, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
+	16, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
 	5,  // 12: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
-	16, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
-	17, // 14: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
-	19, // 15: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
-	20, // 16: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
-	21, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
-	22, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
-	23, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
-	24, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
-	25, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
+	17, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
+	18, // 14: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
+	20, // 15: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
+	21, // 16: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
+	22, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
+	23, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
+	24, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
+	25, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
+	26, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
 	8,  // 22: baton.peer.v1.PeerMessage.extend:type_name -> baton.peer.v1.Extend
 	9,  // 23: baton.peer.v1.PeerMessage.extended:type_name -> baton.peer.v1.Extended
-	27, // 24: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
-	27, // 25: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	28, // 26: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	27, // 27: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 28: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	29, // 29: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	30, // 30: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	27, // 31: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	31, // 32: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	32, // 33: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	32, // 34: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
-	32, // 35: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
-	32, // 36: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	32, // 37: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	33, // 38: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	18, // 39: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	32, // 40: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	34, // 41: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	32, // 42: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 43: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	27, // 44: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	31, // 45: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	35, // 46: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	36, // 47: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	32, // 48: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	21, // 49: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	32, // 50: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	34, // 51: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	32, // 52: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 53: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	32, // 54: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	34, // 55: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	1,  // 56: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 57: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	57, // [57:58] is the sub-list for method output_type
-	56, // [56:57] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	15, // 24: baton.peer.v1.PeerMessage.rank_acked:type_name -> baton.peer.v1.RankAcked
+	28, // 25: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
+	28, // 26: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
+	29, // 27: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	28, // 28: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 29: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	30, // 30: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	31, // 31: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	28, // 32: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	32, // 33: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	33, // 34: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	33, // 35: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	33, // 36: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	33, // 37: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	33, // 38: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	34, // 39: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	35, // 40: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
+	19, // 41: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	33, // 42: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	36, // 43: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	33, // 44: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 45: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	28, // 46: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	32, // 47: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	37, // 48: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	38, // 49: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	33, // 50: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	22, // 51: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	33, // 52: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	36, // 53: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	33, // 54: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 55: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	33, // 56: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	36, // 57: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	1,  // 58: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 59: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	59, // [59:60] is the sub-list for method output_type
+	58, // [58:59] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2399,6 +2469,7 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_Withdraw)(nil),
 		(*PeerMessage_Extend)(nil),
 		(*PeerMessage_Extended)(nil),
+		(*PeerMessage_RankAcked)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2406,7 +2477,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -174,6 +174,27 @@ func (c *Client) Geometry(ctx context.Context) (control.Geometry, error) {
 	return control.DecodeGeometry(r)
 }
 
+// Do passes an action to every engine of the group of this leader. ErrInDoubt: it may have
+// been carried out, by some or by all; it may be asked for again.
+func (c *Client) Do(ctx context.Context, a handoff.Action) error {
+	p, err := codec.ToAction(a)
+	if err != nil {
+		return err
+	}
+	_, err = c.c.Lifecycle(ctx, &controlv1.LifecycleRequest{Action: p})
+	return failed(ctx, err, handoff.ErrInDoubt)
+}
+
+// Drain stops the intake of the group of this leader, or resumes it. A call that breaks may
+// be repeated.
+func (c *Client) Drain(ctx context.Context, resume bool) (control.Drain, error) {
+	r, err := c.c.Drain(ctx, &controlv1.DrainRequest{Resume: resume})
+	if err != nil {
+		return control.Drain{}, failed(ctx, err, handoff.ErrPeer)
+	}
+	return control.DecodeDrain(r)
+}
+
 // Watch yields notices from a cursor on until ctx ends or the sidecar stops. A non-nil
 // error is the last item: watch again from the cursor after the last notice.
 func (c *Client) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {

@@ -30,6 +30,7 @@ type record struct {
 	settled   uint64             // and 1 to settled nobody need state any more
 	fenced    uint64             // the highest fence that the engine passed
 	weights   uint64             // the engine's weights epoch
+	draining  bool               // a decision stopped its intake
 }
 
 // awaited is an import without an end.
@@ -50,7 +51,7 @@ const (
 // decisions that it states are the engine's already.
 func newRecord(a handoff.Attach, now time.Time) *record {
 	r := &record{pins: map[string]bool{}, announced: map[string]bool{}, imports: map[string]awaited{},
-		log: slices.Clone(a.Decisions), held: a.Held, taken: a.Held, applied: a.Applied, weights: a.Model.WeightsEpoch}
+		log: slices.Clone(a.Decisions), held: a.Held, taken: a.Held, applied: a.Applied, weights: a.Model.WeightsEpoch, draining: a.Draining}
 	for _, l := range a.Pins {
 		r.pins[l] = true
 	}
@@ -68,6 +69,7 @@ func newRecord(a handoff.Attach, now time.Time) *record {
 func (r *record) state(a handoff.Attach) handoff.Attach {
 	a.Pins, a.Imports = slices.Sorted(maps.Keys(r.pins)), slices.Sorted(maps.Keys(r.imports))
 	a.Applied, a.Held, a.Model.WeightsEpoch = r.applied, r.held, r.weights
+	a.Draining = r.draining
 	// The log keeps what the engine has not taken, whatever a leader settles.
 	a.Decisions = slices.Clone(r.log[r.after(r.settled):])
 	if len(a.Decisions) == 0 {
@@ -133,12 +135,17 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 			if d.Kind == handoff.SetWeightsEpoch {
 				r.weights = d.WeightsEpoch
 			}
+			r.draining = d.Draining(r.draining)
 		}
 		handoff.Tail(ds).Applied(m.N)
 		r.applied = m.N
 		r.trim()
 	case handoff.Fenced:
 		r.fenced = max(r.fenced, m.N)
+	case handoff.LifecycleAck:
+		if m.N == 0 || m.N > r.taken {
+			return wrong("it answers decision %d and has taken %d", m.N, r.taken)
+		}
 	case handoff.Attach, handoff.BuffersReady, handoff.Held:
 		return wrong("%T is the client's to say", m)
 	}
