@@ -26,7 +26,7 @@ func (f *devFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,dp=N], joined by +")
 	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: shm")
-	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's model: hybrid (attention and Mamba2) or attention")
+	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's `model`: "+model.Names())
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
 	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache, 1 to 1024")
 }

@@ -18,15 +18,17 @@ import (
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/engine/client"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // engineFlags are the flags of `baton engine`.
 type engineFlags struct {
 	group, instance, runDir, rendezvous, front, model, corrupt string
+	kv, conv, ssm                                              string
 	rank, tp                                                   int
 	blocks, slots, blockTokens                                 int32
 	seed                                                       uint64
-	poison, convBF16                                           bool
+	poison                                                     bool
 }
 
 func newEngineCmd() *cobra.Command {
@@ -49,13 +51,15 @@ sidecar and serves whole requests only.`,
 	fs.StringVar(&f.runDir, "run-dir", "", "run `directory` of this rank's sidecar")
 	fs.StringVar(&f.rendezvous, "rendezvous", "", "`directory` where the ranks of the group meet")
 	fs.StringVar(&f.front, "front", "", "unix `socket` on which rank 0 takes requests")
-	fs.StringVar(&f.model, "model", "hybrid", "hybrid or attention")
+	fs.StringVar(&f.model, "model", "hybrid", model.Names())
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the weights")
 	fs.Int32Var(&f.blocks, "blocks", 256, "blocks of the paged cache")
 	fs.Int32Var(&f.slots, "slots", 16, "slots of per-request state")
 	fs.Int32Var(&f.blockTokens, "block-tokens", 16, "tokens of a block")
 	fs.BoolVar(&f.poison, "poison", true, "fill memory with NaN when it is handed out")
-	fs.BoolVar(&f.convBF16, "conv-bf16", false, "keep convolution windows in bf16 instead of fp32")
+	fs.StringVar(&f.kv, "kv", "bf16", "element `type` of the paged cache: bf16, fp16 or fp32")
+	fs.StringVar(&f.conv, "conv", "fp32", "element `type` of convolution windows: fp32 or bf16")
+	fs.StringVar(&f.ssm, "ssm", "fp32", "element `type` of recurrent state: fp32 or bf16")
 	fs.StringVar(&f.corrupt, "corrupt", "", "damage every import: kv, state, head-swap, one-block or position")
 	return cmd
 }
@@ -80,9 +84,25 @@ func (f *engineFlags) config() (engine.Config, error) {
 	if f.rank > 0 && f.front != "" {
 		return engine.Config{}, fmt.Errorf("%w: front: rank %d takes no requests, only rank 0 does", engine.ErrConfig, f.rank)
 	}
+	types, err := f.types()
+	if err != nil {
+		return engine.Config{}, err
+	}
 	return engine.Config{Model: m, Group: f.group, Instance: handoff.Instance(n), Rank: f.rank, TP: f.tp,
-		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, ConvBF16: f.convBF16, Poison: f.poison,
+		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, Types: types, Poison: f.poison,
 		Corrupt: engine.Corrupt(f.corrupt)}, nil
+}
+
+func (f *engineFlags) types() (t model.Types, err error) {
+	for _, k := range []struct {
+		flag, value string
+		to          *layout.DType
+	}{{"kv", f.kv, &t.KV}, {"conv", f.conv, &t.Conv}, {"ssm", f.ssm, &t.SSM}} {
+		if *k.to, err = layout.ParseDType(k.value); err != nil {
+			return t, fmt.Errorf("%w: --%s: %w", engine.ErrConfig, k.flag, err)
+		}
+	}
+	return t, nil
 }
 
 // run ends when ctx does, or with the parent.

@@ -57,12 +57,14 @@ func TestEngineRefuses(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"--tp", "3"}, "tp 3 does not divide 4 KV heads"},
-		{[]string{"--model", "dense"}, "want hybrid or attention"},
+		{[]string{"--tp", "3"}, "tp 3 does not divide 4 units of query heads"},
+		{[]string{"--model", "dense"}, "want hybrid, attention, gqa, mla or swa"},
 		{[]string{"--instance", "xyz"}, "instance"},
 		{[]string{"--corrupt", "all"}, "want kv, state"},
 		{[]string{"--rank", "1", "--tp", "2", "--front", "x"}, "only rank 0"},
 		{[]string{"--blocks", "0"}, "blocks"},
+		{[]string{"--kv", "fp64"}, "--kv: "},
+		{[]string{"--ssm", "fp16"}, "want fp32 or bf16"},
 	} {
 		cmd := newEngineCmd()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true

@@ -201,7 +201,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 	if err != nil {
 		return r, err
 	}
-	r.moved = closedForm(d.model, r.suffix())
+	r.moved = closedForm(d.model, int(r.dst.TP), int(r.suffix()))
 	r.want, err = engine.Reference(ctx, engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens}, p.tokens, int(d.opt.MaxNew))
 	return r, err
 }
@@ -265,12 +265,14 @@ func generate(ctx context.Context, g *dev.Running, req front.Request, got *[]int
 }
 
 // closedForm is what must move for tokens of a prompt that are not in the decode
-// cache: their K and V in bf16, and the whole per-request state in fp32. No layout
-// appears in it, since each cell moves once whatever the cut.
-func closedForm(m model.Config, tokens int32) int64 {
-	kv := int64(m.AttentionLayers()) * 2 * int64(m.KVHeads) * int64(m.HeadDim) * 2
-	channels := int64(m.SSMHeads*m.SSMHeadDim + 2*m.Groups*m.StateDim)
-	conv := int64(m.SSMLayers()) * channels * int64(m.Window) * 4
-	ssm := int64(m.SSMLayers()) * int64(m.SSMHeads*m.SSMHeadDim*m.StateDim) * 4
-	return int64(tokens)*kv + conv + ssm
+// cache: their K and V or latents in bf16, and the whole per-request state in fp32. The
+// prefill layout does not appear in it. Of the decode layout only that a latent is whole
+// on every rank, and a KV head or a group on several when there are more ranks.
+func closedForm(m model.Config, tp, tokens int) int64 {
+	kv := m.AttentionLayers() * 2 * max(m.KVHeads, tp) * m.HeadDim
+	latent := m.LatentLayers() * tp * (m.LatentDim + m.RotaryDim)
+	channels := m.SSMHeads*m.SSMHeadDim + 2*max(m.Groups, tp)*m.StateDim
+	conv := m.SSMLayers() * channels * m.Window
+	ssm := m.SSMLayers() * m.SSMHeads * m.SSMHeadDim * m.StateDim
+	return int64(tokens*(kv+latent)*2 + (conv+ssm)*4)
 }

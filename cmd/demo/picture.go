@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/layout/parallel"
 	"github.com/batonkv/baton/transfer/planview"
@@ -13,8 +14,8 @@ import (
 // printPicture draws who pulled what from whom for one request, as the plan says it.
 func (d *demo) printPicture(out io.Writer, r row) error {
 	shards := func(tp int32) ([]layout.Shard, error) {
-		return d.model.Desc().Shards(parallel.Cut{TP: tp}, parallel.Memory{Blocks: d.opt.Dev.Blocks, BlockTokens: d.opt.Dev.BlockTokens,
-			KV: layout.BF16, Slots: d.opt.Dev.Slots, Conv: layout.F32, SSM: layout.F32})
+		sizes := model.Sizes{Blocks: d.opt.Dev.Blocks, Slots: d.opt.Dev.Slots, BlockTokens: d.opt.Dev.BlockTokens}
+		return d.model.Desc().Shards(parallel.Cut{TP: tp}, sizes.Geometry())
 	}
 	src, err := shards(r.src.TP)
 	if err != nil {

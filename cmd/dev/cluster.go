@@ -25,7 +25,7 @@ import (
 // Options is what to bring up.
 type Options struct {
 	Groups      []Group
-	Model       string // hybrid or attention
+	Model       string // a name of the reference engine
 	Seed        uint64
 	BlockTokens int32 // tokens of a block; 0: 16
 	Blocks      int32 // of each engine

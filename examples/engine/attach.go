@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
 )
@@ -36,6 +37,6 @@ func (r *Rank) Files() []int {
 
 // Bytes is the size of the rank's shard of the paged cache and of its per-request state.
 func (r *Rank) Bytes() (kv, state int64) {
-	kv, conv, ssm := r.cfg.Model.Bytes(r.model.Part(), r.cfg.sizes())
-	return kv, conv + ssm
+	b := r.cfg.Model.Bytes(r.model.Part(), r.cfg.sizes())
+	return b[model.BufferKV] + b[model.BufferLatent], b[model.BufferConv] + b[model.BufferSSM]
 }

@@ -44,10 +44,10 @@ type Corrupt string
 
 const (
 	CorruptNone     Corrupt = ""
-	CorruptKV       Corrupt = "kv"        // all imported K and V
+	CorruptKV       Corrupt = "kv"        // all imported K and V, or latents
 	CorruptState    Corrupt = "state"     // recurrent state and convolution windows
 	CorruptHeadSwap Corrupt = "head-swap" // two local KV heads exchanged
-	CorruptOneBlock Corrupt = "one-block" // K and V of the first block
+	CorruptOneBlock Corrupt = "one-block" // K and V, or latents, of the first block
 	CorruptPosition Corrupt = "position"  // the resume position, one too low
 )
 
@@ -61,8 +61,8 @@ type Config struct {
 	Slots        int32 // ignored by models without per-request state
 	BlockTokens  int32
 	WeightsEpoch uint64
-	ConvBF16     bool // convolution windows in bf16
-	Poison       bool // fill blocks and slots with NaN when they are handed out
+	Types        model.Types // of the state in memory
+	Poison       bool        // fill blocks and slots with NaN when they are handed out
 	Corrupt      Corrupt
 	MaxQueue     int           // requests that rank 0 takes at once, 0: 256
 	Deadline     time.Duration // of a request that brings none, 0: 5 minutes
@@ -73,14 +73,14 @@ type Config struct {
 
 // Check reports the first setting that is wrong.
 func (c Config) Check() error {
-	if _, err := c.Model.Cut(c.Rank, c.TP); err != nil {
+	part, err := c.Model.Cut(c.Rank, c.TP)
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	if err := c.pool().Check(); err != nil {
+	if err := errors.Join(c.pool().Check(), c.Types.Check()); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	hybrid := c.Model.SSMLayers() > 0
-	heads := c.Model.KVHeads / c.TP
 	switch {
 	case c.Group == "":
 		return fmt.Errorf("%w: group has no name", ErrConfig)
@@ -92,7 +92,9 @@ func (c Config) Check() error {
 		return fmt.Errorf("%w: negative bound", ErrConfig)
 	case c.Corrupt == CorruptState && !hybrid:
 		return fmt.Errorf("%w: corrupt state: model %s has none", ErrConfig, c.Model.Name)
-	case c.Corrupt == CorruptHeadSwap && heads < 2:
+	case c.Corrupt == CorruptHeadSwap && c.Model.AttentionLayers() == 0:
+		return fmt.Errorf("%w: corrupt head-swap: model %s has no KV heads", ErrConfig, c.Model.Name)
+	case c.Corrupt == CorruptHeadSwap && part.KV.Len() < 2:
 		return fmt.Errorf("%w: corrupt head-swap: a rank of tp %d has one KV head, choose a smaller tp", ErrConfig, c.TP)
 	}
 	switch c.Corrupt {
@@ -124,11 +126,11 @@ func (c Config) pool() paged.Config {
 }
 
 func (c Config) sizes() model.Sizes {
-	return model.Sizes{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens, ConvBF16: c.ConvBF16}
+	return model.Sizes{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens, Types: c.Types}
 }
 
 // Identity is equal on all ranks of one launch: the ranks compare it when they meet.
 func (c Config) Identity() string {
-	return fmt.Sprintf("%s/%x %s %q tp%d blocks %dx%d slots %d conv16 %v poison %v corrupt %s", c.Group, uint64(c.Instance),
-		c.Model.Name, c.Model.Pattern, c.TP, c.Blocks, c.BlockTokens, c.Slots, c.ConvBF16, c.Poison, c.Corrupt)
+	return fmt.Sprintf("%s/%x %s %q tp%d blocks %dx%d slots %d %v poison %v corrupt %s", c.Group, uint64(c.Instance),
+		c.Model.Name, c.Model.Pattern, c.TP, c.Blocks, c.BlockTokens, c.Slots, c.Types, c.Poison, c.Corrupt)
 }

@@ -3,16 +3,18 @@ package engine_test
 import (
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/float"
 )
 
-// copyInto fills what a rank reserved, cell by cell, from whoever holds the cell.
+// copyInto fills what a rank reserved, cell by cell, from one of those who hold the cell,
+// and converts each element to the type that it is stored in here.
 func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports []handoff.Export) {
 	states := dst.attach.Model.Layout.States
 	for _, d := range dst.attach.Shards {
 		st := states[d.State]
 		for l := d.Box.Layers.Lo; l < d.Box.Layers.Hi; l++ {
 			for u := d.Box.Units.Lo; u < d.Box.Units.Hi; u++ {
-				rank, from := holder(src, d.State, l, u)
+				rank, from := holder(src, d.State, l, u, dst.rank)
 				e := exports[rank]
 				rows := d.Rows
 				if st.Paging == layout.PerBlock {
@@ -25,8 +27,14 @@ func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports [
 					a := cell(dst, d, st, r.Blocks, r.Slot, l, u, row)
 					b := cell(src.sessions[rank], from, st, e.Blocks, e.Slot, l, u, row)
 					for i := range int64(st.Elems) {
-						n := d.DType.Size()
-						w.bytes += int64(copy(dst.mem[d.View.Buffer][a+i*d.View.Elem:][:n], src.sessions[rank].mem[from.View.Buffer][b+i*from.View.Elem:][:n]))
+						to := dst.mem[d.View.Buffer][a+i*d.View.Elem:][:d.DType.Size()]
+						is := src.sessions[rank].mem[from.View.Buffer][b+i*from.View.Elem:][:from.DType.Size()]
+						w.bytes += int64(len(to))
+						if d.DType == from.DType {
+							copy(to, is)
+						} else {
+							float.Store(d.DType, to, float.Load(from.DType, is))
+						}
 					}
 				}
 			}
@@ -34,15 +42,18 @@ func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports [
 	}
 }
 
-func holder(g *group, state, l, u int32) (int, layout.Shard) {
+// holder is a rank that holds a cell: of several another one for each rank that asks.
+func holder(g *group, state, l, u int32, asks int) (int, layout.Shard) {
+	var ranks []int
+	var shards []layout.Shard
 	for rank, s := range g.sessions {
 		for _, sh := range s.attach.Shards {
 			if sh.State == state && sh.Box.Layers.Lo <= l && l < sh.Box.Layers.Hi && sh.Box.Units.Lo <= u && u < sh.Box.Units.Hi {
-				return rank, sh
+				ranks, shards = append(ranks, rank), append(shards, sh)
 			}
 		}
 	}
-	panic("no holder")
+	return ranks[asks%len(ranks)], shards[asks%len(ranks)]
 }
 
 // cell is the first byte of one unit in one row.

@@ -10,6 +10,7 @@ import (
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 const newTokens = 32
@@ -194,18 +195,31 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// has reports whether a rank of tp has what c damages.
+func has(m model.Config, c engine.Corrupt, tp int) bool {
+	switch c {
+	case engine.CorruptState:
+		return m.SSMLayers() > 0
+	case engine.CorruptHeadSwap:
+		return m.AttentionLayers() > 0 && m.KVHeads >= 2*tp
+	}
+	return true
+}
+
 // TestCorruptShows: each damage makes the tokens differ.
 func TestCorruptShows(t *testing.T) {
-	for _, m := range []model.Config{model.Hybrid(1), model.Attention(1)} {
+	both := [][2]int{{2, 1}, {1, 2}}
+	for _, of := range []struct {
+		m     model.Config
+		pairs [][2]int
+	}{{model.Hybrid(1), both}, {model.Attention(1), both}, {model.GQA(1), both[:1]}, {model.MLA(1), both[:1]}, {model.SWA(1), both[:1]}} {
 		for _, c := range []engine.Corrupt{engine.CorruptKV, engine.CorruptState, engine.CorruptHeadSwap, engine.CorruptOneBlock, engine.CorruptPosition} {
-			if c == engine.CorruptState && m.SSMLayers() == 0 {
-				continue
-			}
-			for _, pair := range [][2]int{{2, 1}, {1, 2}} {
-				if short() {
+			for _, pair := range of.pairs {
+				m := of.m
+				if short() || !has(m, c, pair[1]) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%s/tp%d to tp%d", m.Pattern, c, pair[0], pair[1]), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/tp%d to tp%d", m.Name, c, pair[0], pair[1]), func(t *testing.T) {
 					w := newWorld(t)
 					src := launch(t, w, config(m, "prefill", pair[0]))[0]
 					bad := config(m, "decode", pair[1])
@@ -236,6 +250,10 @@ func TestRefusals(t *testing.T) {
 		"corrupt":          func(c *engine.Config) { c.Corrupt = "all" },
 		"no state":         func(c *engine.Config) { c.Model, c.Corrupt = model.Attention(1), engine.CorruptState },
 		"one head, tp 4":   func(c *engine.Config) { c.TP, c.Corrupt = 4, engine.CorruptHeadSwap },
+		"shared head":      func(c *engine.Config) { c.Model, c.TP, c.Corrupt = model.GQA(1), 2, engine.CorruptHeadSwap },
+		"no heads":         func(c *engine.Config) { c.Model, c.Corrupt = model.MLA(1), engine.CorruptHeadSwap },
+		"KV of bytes":      func(c *engine.Config) { c.Types.KV = layout.U8 },
+		"state of halves":  func(c *engine.Config) { c.Types.SSM = layout.F16 },
 		"negative maximum": func(c *engine.Config) { c.MaxQueue = -1 },
 	} {
 		c := good

@@ -1,20 +1,22 @@
-// Package model is the arithmetic of the reference engine: a small hybrid language
-// model (grouped-query attention, Mamba2 mixers, MLPs) with seeded weights, of which a
-// rank holds and computes only its own units.
+// Package model is the arithmetic of the reference engine: small language models
+// (grouped-query, latent and sliding-window attention, Mamba2 mixers, MLPs) with seeded
+// weights, of which a rank holds and computes only its own units.
 //
-// Equality across layouts is exact. A unit (a KV head with its query heads, an SSM
-// group with its heads, a group of MLP columns) makes its own weights from the seed,
-// computes alone, and gives one partial sum; the partial sums of all units are added
-// in one fixed order, whoever holds them. So one rank or four give equal bits. The
+// Equality across layouts is exact. A unit (some query heads of one KV head, some SSM
+// heads of one B/C group, a group of MLP columns) computes alone and gives one partial
+// sum; the partial sums of all units are added in one fixed order, whoever holds them.
+// What several units read (a KV head, a B/C group, a latent) is made alike, from the
+// seed, on every rank that holds one of them. So one rank or four give equal bits. The
 // package knows neither processes nor sockets.
+//
+// Each kind of layer has a file: attention, latent, mamba, mlp. A file holds the kind's
+// weights, what a token adds to its state, and what it reads there.
 package model
 
 import (
 	"errors"
 	"fmt"
-
-	"github.com/batonkv/baton/transfer/layout"
-	"github.com/batonkv/baton/transfer/layout/parallel"
+	"strings"
 )
 
 // ErrConfig reports a model, a cut or a memory that cannot be.
@@ -29,13 +31,21 @@ const (
 
 // Config is a model. Sizes are small, counts are per layer.
 type Config struct {
-	Name    string
-	Pattern string // one mixer per layer: '*' attention, 'M' Mamba2; an MLP follows each
+	Name string
+	// Pattern is one mixer per layer: '*' attention, 'W' attention to the last Sliding
+	// tokens, 'L' latent attention, 'M' Mamba2. An MLP follows each.
+	Pattern string
 	Hidden  int
 
 	QueryHeads, KVHeads, HeadDim int
+	// QueryUnits divide the query heads for TP: equal shares, each within one KV head.
+	QueryUnits           int
+	Sliding              int // rows that a 'W' layer attends to, its own included
+	LatentDim, RotaryDim int // of 'L': the latent, and the rotary key behind it
 
 	SSMHeads, SSMHeadDim, Groups, StateDim, Window int
+	// SSMUnits divide the SSM heads for TP: equal shares, each within one group.
+	SSMUnits int
 
 	MLPGroups, MLPColumns int // columns per group
 	Seed                  uint64
@@ -47,21 +57,48 @@ func Hybrid(seed uint64) Config { return sized("hybrid", "M*M*", seed) }
 // Attention is the model of four attention layers: no per-request state.
 func Attention(seed uint64) Config { return sized("attention", "****", seed) }
 
+// GQA is the hybrid with so few KV heads and groups that the ranks of TP 4 share them.
+func GQA(seed uint64) Config {
+	c := sized("gqa", "M*M*", seed)
+	c.KVHeads, c.Groups = 2, 2
+	return c
+}
+
+// MLA is the model of four layers of latent attention.
+func MLA(seed uint64) Config { return sized("mla", "LLLL", seed) }
+
+// SWA is the model whose every other layer attends to a sliding window.
+func SWA(seed uint64) Config { return sized("swa", "W*W*", seed) }
+
+var named = []struct {
+	name string
+	make func(seed uint64) Config
+}{{"hybrid", Hybrid}, {"attention", Attention}, {"gqa", GQA}, {"mla", MLA}, {"swa", SWA}}
+
+// Names are the models of ByName, for people.
+func Names() string {
+	var all []string
+	for _, n := range named {
+		all = append(all, n.name)
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
+}
+
 // ByName is the model of a command line.
 func ByName(name string, seed uint64) (Config, error) {
-	switch name {
-	case "hybrid":
-		return Hybrid(seed), nil
-	case "attention":
-		return Attention(seed), nil
+	for _, n := range named {
+		if n.name == name {
+			return n.make(seed), nil
+		}
 	}
-	return Config{}, fmt.Errorf("%w: model %q: want hybrid or attention", ErrConfig, name)
+	return Config{}, fmt.Errorf("%w: model %q: want %s", ErrConfig, name, Names())
 }
 
 func sized(name, pattern string, seed uint64) Config {
 	return Config{Name: fmt.Sprintf("baton-tiny-%s-%d", name, seed), Pattern: pattern, Hidden: 64,
-		QueryHeads: 8, KVHeads: 4, HeadDim: 16,
-		SSMHeads: 8, SSMHeadDim: 16, Groups: 4, StateDim: 16, Window: 4,
+		QueryHeads: 8, KVHeads: 4, HeadDim: 16, QueryUnits: 4, Sliding: 24, LatentDim: 32, RotaryDim: 8,
+		SSMHeads: 8, SSMHeadDim: 16, Groups: 4, StateDim: 16, Window: 4, SSMUnits: 4,
 		MLPGroups: 4, MLPColumns: 64, Seed: seed}
 }
 
@@ -72,93 +109,45 @@ func (c Config) Check() error {
 		return fmt.Errorf("%w: pattern of %d layers: want 1 to 256", ErrConfig, len(c.Pattern))
 	case c.Hidden < 1 || c.Hidden > 1<<13 || c.MLPGroups < 1 || c.MLPColumns < 1 || c.MLPColumns > 1<<15:
 		return fmt.Errorf("%w: hidden %d, %d MLP groups of %d columns", ErrConfig, c.Hidden, c.MLPGroups, c.MLPColumns)
-	case c.KVHeads < 1 || c.QueryHeads%c.KVHeads != 0 || c.QueryHeads < 1 || c.HeadDim < 2 || c.HeadDim%2 != 0:
-		return fmt.Errorf("%w: %d query heads over %d KV heads of %d", ErrConfig, c.QueryHeads, c.KVHeads, c.HeadDim)
-	case c.Groups < 1 || c.SSMHeads < 1 || c.SSMHeads%c.Groups != 0 || c.SSMHeadDim < 1 || c.StateDim < 1 || c.Window < 2:
-		return fmt.Errorf("%w: %d SSM heads over %d groups, window %d", ErrConfig, c.SSMHeads, c.Groups, c.Window)
+	case !divides(c.KVHeads, c.QueryUnits) || !divides(c.QueryUnits, c.QueryHeads) || c.HeadDim < 2 || c.HeadDim%2 != 0:
+		return fmt.Errorf("%w: %d query heads in %d units over %d KV heads of %d", ErrConfig, c.QueryHeads, c.QueryUnits, c.KVHeads, c.HeadDim)
+	case c.Sliding < 1 && strings.ContainsRune(c.Pattern, 'W'):
+		return fmt.Errorf("%w: sliding window of %d tokens", ErrConfig, c.Sliding)
+	case (c.LatentDim < 1 || c.RotaryDim < 2 || c.RotaryDim%2 != 0) && c.LatentLayers() > 0:
+		return fmt.Errorf("%w: latent of %d, rotary key of %d", ErrConfig, c.LatentDim, c.RotaryDim)
+	case !divides(c.Groups, c.SSMUnits) || !divides(c.SSMUnits, c.SSMHeads) || c.SSMHeadDim < 1 || c.StateDim < 1 || c.Window < 2:
+		return fmt.Errorf("%w: %d SSM heads in %d units over %d groups, window %d", ErrConfig, c.SSMHeads, c.SSMUnits, c.Groups, c.Window)
 	}
 	for _, m := range c.Pattern {
-		if m != '*' && m != 'M' {
-			return fmt.Errorf("%w: mixer %q in pattern %q: want * or M", ErrConfig, m, c.Pattern)
+		if !strings.ContainsRune("*WLM", m) {
+			return fmt.Errorf("%w: mixer %q in pattern %q: want *, W, L or M", ErrConfig, m, c.Pattern)
 		}
 	}
 	return nil
 }
 
-// AttentionLayers and SSMLayers count the layers of each kind.
-func (c Config) AttentionLayers() int { return c.count('*') }
+func divides(n, of int) bool { return n > 0 && of > 0 && of%n == 0 }
+
+// AttentionLayers counts the layers that keep K and V: '*' and 'W'.
+func (c Config) AttentionLayers() int { return c.count("*W") }
+
+// LatentLayers counts the layers that keep a latent.
+func (c Config) LatentLayers() int { return c.count("L") }
 
 // SSMLayers counts the Mamba2 layers; 0 means that there is no per-request state.
-func (c Config) SSMLayers() int { return c.count('M') }
+func (c Config) SSMLayers() int { return c.count("M") }
 
-func (c Config) count(kind rune) (n int) {
+func (c Config) count(kinds string) (n int) {
 	for _, m := range c.Pattern {
-		if m == kind {
+		if strings.ContainsRune(kinds, m) {
 			n++
 		}
 	}
 	return n
 }
 
-// Part is what one rank of tp holds: spans of units, equal on every layer.
-type Part struct {
-	KV, Groups, MLP layout.Span // KV heads, SSM groups, MLP column groups
-}
+// latentRow is the elements of a token's row of the latent cache.
+func (c Config) latentRow() int { return c.LatentDim + c.RotaryDim }
 
-// Cut gives rank its part of the model; tp has to divide every kind of unit.
-func (c Config) Cut(rank, tp int) (Part, error) {
-	if err := c.Check(); err != nil {
-		return Part{}, err
-	}
-	if tp < 1 || rank < 0 || rank >= tp {
-		return Part{}, fmt.Errorf("%w: rank %d of tp %d", ErrConfig, rank, tp)
-	}
-	kinds := []struct {
-		name  string
-		units int
-	}{{"KV heads", c.KVHeads}, {"MLP groups", c.MLPGroups}, {"SSM groups", c.Groups}}
-	if c.SSMLayers() == 0 {
-		kinds = kinds[:2]
-	}
-	for _, k := range kinds {
-		if k.units%tp != 0 {
-			return Part{}, fmt.Errorf("%w: tp %d does not divide %d %s: choose a divisor", ErrConfig, tp, k.units, k.name)
-		}
-	}
-	span := func(units int) layout.Span {
-		n := units / tp
-		return layout.Span{Lo: int32(rank * n), Hi: int32((rank + 1) * n)}
-	}
-	return Part{KV: span(c.KVHeads), Groups: span(c.Groups), MLP: span(c.MLPGroups)}, nil
-}
-
-// headsPerGroup is the SSM heads that share one B and one C.
-func (c Config) headsPerGroup() int { return c.SSMHeads / c.Groups }
-
-// Desc is the model's state for the builders of shards: attention layers and SSM layers
-// count on their own.
-func (c Config) Desc() parallel.Desc {
-	var d parallel.Desc
-	if n := c.AttentionLayers(); n > 0 {
-		d.Attention = &parallel.Attention{Layers: int32(n), Heads: int32(c.KVHeads), Dim: int32(c.HeadDim)}
-	}
-	if n := c.SSMLayers(); n > 0 {
-		d.Mamba = &parallel.Mamba{Layers: int32(n), Heads: int32(c.SSMHeads), HeadDim: int32(c.SSMHeadDim),
-			StateDim: int32(c.StateDim), Groups: int32(c.Groups), Window: int32(c.Window)}
-	}
-	return d
-}
-
-// Shards says where the states of one rank of tp lie in the buffers of a Memory: KV,
-// convolution windows, recurrent state, each left out when the model has none.
-func (c Config) Shards(rank, tp int, s Sizes) (parallel.RankMemory, error) {
-	if _, err := c.Cut(rank, tp); err != nil {
-		return parallel.RankMemory{}, err
-	}
-	conv := layout.F32
-	if s.ConvBF16 {
-		conv = layout.BF16
-	}
-	return c.Desc().Rank(parallel.Cut{TP: int32(tp)}, parallel.Memory{Order: parallel.Planes, Blocks: s.Blocks,
-		BlockTokens: s.BlockTokens, KV: layout.BF16, Slots: s.Slots, Conv: conv, SSM: layout.F32}, layout.Rank(rank))
-}
+// channels are those of the convolution over heads SSM heads and groups B/C groups.
+func (c Config) channels(heads, groups int) int { return heads*c.SSMHeadDim + 2*groups*c.StateDim }

@@ -25,20 +25,45 @@ type Seq struct {
 	Slot   int32   // -1: none
 }
 
+// block is one residual block of a rank: a layer's mixer or its MLP.
+type block interface {
+	// units is how many partial sums run gives, one a unit.
+	units() int
+	// run adds the chunk to the block's state and sets out(u, t) of each unit and token.
+	run(r *Run, c chunk)
+}
+
+// chunk is the tokens of one Forward: n of them, the first at pos.
+type chunk struct {
+	seq    Seq
+	pos, n int
+}
+
 // Run is one rank's arithmetic over its memory. One goroutine uses it.
 type Run struct {
 	m   *Model
 	mem *Memory
 	red Reducer
 
+	n                  int       // tokens of the chunk
 	x, norm, part, sum []float32 // residual, its norm, partial sums, their sum
-	unit               []float32 // scratch of one unit
-	scores             []float32
-	rot                []float32 // cos, sin per position of the chunk
+
+	// Scratch of blocks:
+	unit         []float32 // of one unit
+	keys, values []float32 // rows that a head attends to, as memory holds them
+	scores       []float32
+	rot          []float32 // cos, sin per position of the chunk and frequency
+	bc, window   []float32 // B and C of a token, the window of a channel
 }
 
 // NewRun joins weights, memory and the group's reducer.
 func NewRun(m *Model, mem *Memory, red Reducer) *Run { return &Run{m: m, mem: mem, red: red} }
+
+// normOf is the normed residual of the chunk's token t.
+func (r *Run) normOf(t int) []float32 { return cut(r.norm, t, r.m.cfg.Hidden) }
+
+// out is where unit u puts its partial sum for the chunk's token t.
+func (r *Run) out(u, t int) []float32 { return cut(r.part, u*r.n+t, r.m.cfg.Hidden) }
 
 // Forward runs tokens at positions pos… of seq through the model, adding them to its
 // state. On the rank that samples it returns the logits after the last token, valid
@@ -47,31 +72,36 @@ func (r *Run) Forward(seq Seq, tokens []int32, pos int32) ([]float32, error) {
 	if err := r.check(seq, tokens, pos); err != nil {
 		return nil, err
 	}
-	c := r.m.cfg
-	n, h := len(tokens), c.Hidden
-	r.x, r.norm, r.sum = size(r.x, n*h), size(r.norm, n*h), size(r.sum, n*h)
+	c := chunk{seq: seq, pos: int(pos), n: len(tokens)}
+	h := r.m.cfg.Hidden
+	r.n = c.n
+	r.x, r.norm, r.sum = size(r.x, c.n*h), size(r.norm, c.n*h), size(r.sum, c.n*h)
 	for i, t := range tokens {
-		copy(r.x[i*h:(i+1)*h], r.m.embed[int(t)*h:])
+		copy(cut(r.x, i, h), cut(r.m.embed, int(t), h))
 	}
-	r.rotary(n, int(pos))
-	for i := range r.m.layers {
-		l := &r.m.layers[i]
-		units := len(l.attn) + len(l.ssm) // one of them is empty
-		err := r.block(n, units, func(u int, norm, out []float32, t int) {
-			if l.mixer == '*' {
-				r.attention(l, u, seq, norm, out, int(pos)+t, t)
-			} else {
-				r.mamba(l, u, seq, norm, out)
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-		if err := r.block(n, len(l.mlp), func(u int, norm, out []float32, _ int) { r.mlp(&l.mlp[u], norm, out) }); err != nil {
+	for _, b := range r.m.blocks {
+		if err := r.add(b, c); err != nil {
 			return nil, err
 		}
 	}
-	return r.logits(r.x[(n-1)*h : n*h])
+	return r.logits(cut(r.x, c.n-1, h))
+}
+
+// add runs one residual block: norm, every own unit over every token, the group's sum.
+func (r *Run) add(b block, c chunk) error {
+	h := r.m.cfg.Hidden
+	for t := range c.n {
+		rmsNorm(r.normOf(t), cut(r.x, t, h))
+	}
+	r.part = size(r.part, b.units()*c.n*h)
+	b.run(r, c)
+	if err := r.red.Sum(r.part, b.units(), r.sum); err != nil {
+		return err
+	}
+	for i, v := range r.sum {
+		r.x[i] += v
+	}
+	return nil
 }
 
 func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
@@ -94,28 +124,6 @@ func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
 	}
 	if r.m.cfg.SSMLayers() > 0 && (seq.Slot < 0 || seq.Slot >= s.Slots) {
 		return fmt.Errorf("%w: slot %d of %d", ErrConfig, seq.Slot, s.Slots)
-	}
-	return nil
-}
-
-// block runs one residual block: norm, every own unit over every token, the group's sum.
-func (r *Run) block(n, units int, do func(u int, norm, out []float32, t int)) error {
-	h := r.m.cfg.Hidden
-	for t := range n {
-		rmsNorm(r.norm[t*h:(t+1)*h], r.x[t*h:(t+1)*h])
-	}
-	r.part = size(r.part, units*n*h)
-	for u := range units {
-		for t := range n {
-			i := (u*n + t) * h
-			do(u, r.norm[t*h:(t+1)*h], r.part[i:i+h], t)
-		}
-	}
-	if err := r.red.Sum(r.part, units, r.sum); err != nil {
-		return err
-	}
-	for i, v := range r.sum {
-		r.x[i] += v
 	}
 	return nil
 }
@@ -146,6 +154,10 @@ func Greedy(logits []float32) int32 {
 	return int32(best)
 }
 
+// cut is the i-th n elements of a.
+func cut(a []float32, i, n int) []float32 { return a[i*n : (i+1)*n : (i+1)*n] }
+
+// size is a with n elements, which mean nothing.
 func size(a []float32, n int) []float32 {
 	if cap(a) < n {
 		return make([]float32, n)

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 
@@ -11,8 +12,9 @@ import (
 
 // rank is one rank of an in-process group with memory of its own.
 type rank struct {
-	mem *model.Memory
-	run *model.Run
+	mem  *model.Memory
+	run  *model.Run
+	bufs [][]byte // those that it has, in order
 }
 
 func newRanks(t testing.TB, cfg model.Config, sizes model.Sizes, groups []*tp.Group) []rank {
@@ -22,14 +24,22 @@ func newRanks(t testing.TB, cfg model.Config, sizes model.Sizes, groups []*tp.Gr
 		if err != nil {
 			t.Fatal(err)
 		}
-		kv, conv, ssm := cfg.Bytes(m.Part(), sizes)
-		mem, err := model.NewMemory(cfg, m.Part(), sizes, make([]byte, kv), make([]byte, conv), make([]byte, ssm))
+		bufs := alloc(cfg.Bytes(m.Part(), sizes))
+		mem, err := model.NewMemory(cfg, m.Part(), sizes, bufs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ranks[i] = rank{mem: mem, run: model.NewRun(m, mem, g)}
+		ranks[i] = rank{mem: mem, run: model.NewRun(m, mem, g),
+			bufs: slices.DeleteFunc(bufs[:], func(b []byte) bool { return len(b) == 0 })}
 	}
 	return ranks
+}
+
+func alloc(sizes [4]int64) (bufs [4][]byte) {
+	for i, n := range sizes {
+		bufs[i] = make([]byte, n)
+	}
+	return bufs
 }
 
 // forward runs one step on all ranks and returns rank 0's logits.

@@ -14,6 +14,7 @@ const (
 	gainMLP   = 0.8
 )
 
+// kind numbers what weights are drawn for; the numbers are part of a model.
 type kind uint64
 
 const (
@@ -22,31 +23,9 @@ const (
 	kindAttention
 	kindSSM
 	kindMLP
+	kindLatent
+	kindLatentHead
 )
-
-// attnUnit is one KV head with its query heads. Matrices are [out][in].
-type attnUnit struct {
-	q, k, v, o []float32
-}
-
-// ssmUnit is one group: its heads, its B and its C.
-type ssmUnit struct {
-	z, x, b, c, dt      []float32 // in-projection, [out][hidden]
-	convX, convB, convC []float32 // [channel][window]
-	a, d, bias          []float32 // per head: -exp(A_log), skip, dt bias
-	out                 []float32 // [hidden][heads*headdim]
-}
-
-// mlpUnit is one group of columns.
-type mlpUnit struct{ up, down []float32 }
-
-type layer struct {
-	mixer byte
-	index int // among the layers of its kind
-	attn  []attnUnit
-	ssm   []ssmUnit
-	mlp   []mlpUnit
-}
 
 // Model is one rank's weights. It is read only after New and may be shared.
 type Model struct {
@@ -54,12 +33,11 @@ type Model struct {
 	part   Part
 	embed  []float32 // [vocab][hidden], every rank
 	head   []float32 // [vocab][hidden], on rank 0 only, which samples
-	layers []layer
-	freq   []float64 // rotary frequencies, [headdim/2]
+	blocks []block   // a mixer and an MLP for each layer
 }
 
-// New makes the weights of one rank: of its own units only, each from the seed, the
-// layer and the unit.
+// New makes the weights of one rank: what its own units need, each from the seed, the
+// layer and the number of what is drawn.
 func New(cfg Config, rank, tp int) (*Model, error) {
 	part, err := cfg.Cut(rank, tp)
 	if err != nil {
@@ -70,28 +48,19 @@ func New(cfg Config, rank, tp int) (*Model, error) {
 	if rank == 0 {
 		m.head = gauss(m.source(kindHead, 0, 0), int(Vocab)*cfg.Hidden, 1)
 	}
-	var attention, ssm int
+	var kv, latent, ssm int // layers of each kind of state so far
 	for i, mixer := range []byte(cfg.Pattern) {
-		l := layer{mixer: mixer}
 		switch mixer {
 		case '*':
-			l.index, attention = attention, attention+1
-			for u := part.KV.Lo; u < part.KV.Hi; u++ {
-				l.attn = append(l.attn, m.makeAttention(i, int(u)))
-			}
+			m.blocks, kv = append(m.blocks, m.makeAttention(i, kv, 0)), kv+1
+		case 'W':
+			m.blocks, kv = append(m.blocks, m.makeAttention(i, kv, cfg.Sliding)), kv+1
+		case 'L':
+			m.blocks, latent = append(m.blocks, m.makeLatent(i, latent)), latent+1
 		case 'M':
-			l.index, ssm = ssm, ssm+1
-			for u := part.Groups.Lo; u < part.Groups.Hi; u++ {
-				l.ssm = append(l.ssm, m.makeSSM(i, int(u)))
-			}
+			m.blocks, ssm = append(m.blocks, m.makeMamba(i, ssm)), ssm+1
 		}
-		for u := part.MLP.Lo; u < part.MLP.Hi; u++ {
-			l.mlp = append(l.mlp, m.makeMLP(i, int(u)))
-		}
-		m.layers = append(m.layers, l)
-	}
-	for i := range cfg.HeadDim / 2 {
-		m.freq = append(m.freq, math.Pow(10000, -2*float64(i)/float64(cfg.HeadDim)))
+		m.blocks = append(m.blocks, m.makeMLP(i))
 	}
 	return m, nil
 }
@@ -106,6 +75,7 @@ func (m *Model) source(k kind, layer, unit int) *rand.Rand {
 	return rand.New(rand.NewPCG(m.cfg.Seed, uint64(k)<<48|uint64(layer)<<24|uint64(unit)))
 }
 
+// gauss draws a matrix, [out][in].
 func gauss(r *rand.Rand, n int, std float64) []float32 {
 	w := make([]float32, n)
 	for i := range w {
@@ -114,44 +84,14 @@ func gauss(r *rand.Rand, n int, std float64) []float32 {
 	return w
 }
 
-func (m *Model) makeAttention(layer, unit int) attnUnit {
-	c, r := m.cfg, m.source(kindAttention, layer, unit)
-	in := 1 / math.Sqrt(float64(c.Hidden))
-	heads := c.QueryHeads / c.KVHeads
-	return attnUnit{
-		q: gauss(r, heads*c.HeadDim*c.Hidden, gainQK*in),
-		k: gauss(r, c.HeadDim*c.Hidden, gainQK*in),
-		v: gauss(r, c.HeadDim*c.Hidden, in),
-		o: gauss(r, c.Hidden*heads*c.HeadDim, gainMixer/math.Sqrt(float64(c.QueryHeads*c.HeadDim))),
-	}
-}
+// root is √n: weights divided by it keep a sum of n products at the size of one.
+func root(n int) float64 { return math.Sqrt(float64(n)) }
 
-func (m *Model) makeSSM(layer, unit int) ssmUnit {
-	c, r := m.cfg, m.source(kindSSM, layer, unit)
-	heads := c.headsPerGroup()
-	inner := heads * c.SSMHeadDim
-	in := 1 / math.Sqrt(float64(c.Hidden))
-	conv := 1 / math.Sqrt(float64(c.Window))
-	u := ssmUnit{
-		z: gauss(r, inner*c.Hidden, in), x: gauss(r, inner*c.Hidden, 2*in),
-		b: gauss(r, c.StateDim*c.Hidden, 2*in), c: gauss(r, c.StateDim*c.Hidden, 2*in),
-		dt:    gauss(r, heads*c.Hidden, 0.5*in),
-		convX: gauss(r, inner*c.Window, conv), convB: gauss(r, c.StateDim*c.Window, conv),
-		convC: gauss(r, c.StateDim*c.Window, conv),
-		out:   gauss(r, c.Hidden*inner, gainMixer/math.Sqrt(float64(c.SSMHeads*c.SSMHeadDim))),
+// columns takes columns lo to hi of a matrix of width columns.
+func columns(w []float32, width, lo, hi int) []float32 {
+	out := make([]float32, 0, len(w)/width*(hi-lo))
+	for ; len(w) > 0; w = w[width:] {
+		out = append(out, w[lo:hi]...)
 	}
-	for range heads {
-		u.a = append(u.a, float32(-math.Exp(-2.5+2*r.Float64())))
-		u.d = append(u.d, float32(0.1+0.2*r.Float64()))
-		u.bias = append(u.bias, float32(-1+r.Float64()))
-	}
-	return u
-}
-
-func (m *Model) makeMLP(layer, unit int) mlpUnit {
-	c, r := m.cfg, m.source(kindMLP, layer, unit)
-	return mlpUnit{
-		up:   gauss(r, c.MLPColumns*c.Hidden, 1/math.Sqrt(float64(c.Hidden))),
-		down: gauss(r, c.Hidden*c.MLPColumns, gainMLP/math.Sqrt(float64(c.MLPGroups*c.MLPColumns))),
-	}
+	return out
 }

@@ -1,0 +1,34 @@
+package model
+
+// mlp is the rank's groups of columns of one MLP.
+type mlp []mlpUnit
+
+type mlpUnit struct{ up, down []float32 }
+
+func (m *Model) makeMLP(layer int) mlp {
+	var out mlp
+	c := m.cfg
+	for u := m.part.MLP.Lo; u < m.part.MLP.Hi; u++ {
+		r := m.source(kindMLP, layer, int(u))
+		out = append(out, mlpUnit{
+			up:   gauss(r, c.MLPColumns*c.Hidden, 1/root(c.Hidden)),
+			down: gauss(r, c.Hidden*c.MLPColumns, gainMLP/root(c.MLPGroups*c.MLPColumns)),
+		})
+	}
+	return out
+}
+
+func (m mlp) units() int { return len(m) }
+
+func (m mlp) run(r *Run, c chunk) {
+	r.unit = size(r.unit, r.m.cfg.MLPColumns)
+	for u, w := range m {
+		for t := range c.n {
+			matVec(r.unit, w.up, r.normOf(t))
+			for i, v := range r.unit {
+				r.unit[i] = silu(v)
+			}
+			matVec(r.out(u, t), w.down, r.unit)
+		}
+	}
+}
