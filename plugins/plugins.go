@@ -45,8 +45,9 @@ type Handoff interface {
 
 // Reshard explains what moves between two groups. Safe for concurrent use.
 type Reshard interface {
-	// Plan fails with reshard.ErrUncovered, reshard.ErrMismatch or layout.ErrGeometry where
-	// a hand-off would.
+	// Plan fails with reshard.ErrUncovered, reshard.ErrMismatch, handoff.ErrModel or
+	// layout.ErrGeometry where a hand-off would; the last is also of a layout or a model
+	// that there is not.
 	Plan(ctx context.Context, q PlanQuery) (Plan, error)
 	// Explain renders the plan for one request of tokens.
 	Explain(ctx context.Context, q PlanQuery, tokens int32, f Format) ([]byte, error)
@@ -59,7 +60,8 @@ type Cluster interface {
 	// Watch yields the whole view, and again at each change, newest wins, until ctx ends.
 	// A non-nil error is the last item.
 	Watch(ctx context.Context) iter.Seq2[[]Group, error]
-	// Describe asks group's leader for its status and geometry.
+	// Describe asks group's leader for its status and geometry, which is empty while the
+	// group is not complete.
 	Describe(ctx context.Context, group string) (Detail, error)
 	// Do passes an action to every engine of group. It returns when all acknowledged it, or
 	// with the first refusal.
@@ -108,7 +110,7 @@ type Group struct {
 	Instance                    handoff.Instance // one launch of its engine; 0 before
 	Size                        int32            // ranks that it consists of; 0 before an engine attached
 	Ranks                       []Rank           // that are registered, by rank
-	Complete                    bool             // every rank is registered, with the same instance
+	Complete                    bool             // every rank is registered and its engine attached
 	Draining                    bool
 	Geometry                    string // digest, hex
 	// Classes of what its engine has, free or not: rounded down to powers of two.

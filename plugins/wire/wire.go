@@ -100,11 +100,11 @@ func checkRank(r plugins.Rank) error {
 }
 
 // EncodeGroups encodes a view of the cluster.
-func EncodeGroups(gs []plugins.Group, revision int64) (*pluginv1.GroupsResponse, error) {
+func EncodeGroups(gs []plugins.Group) (*pluginv1.GroupsResponse, error) {
 	if len(gs) > MaxGroups {
 		return nil, bound("groups", "%d, at most %d", len(gs), MaxGroups)
 	}
-	p := &pluginv1.GroupsResponse{Revision: revision, Groups: make([]*pluginv1.Group, len(gs))}
+	p := &pluginv1.GroupsResponse{Groups: make([]*pluginv1.Group, len(gs))}
 	for i, g := range gs {
 		if err := checkGroup(g); err != nil {
 			return nil, err

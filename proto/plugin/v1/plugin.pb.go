@@ -1209,7 +1209,7 @@ type Group struct {
 	Size int32 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
 	// That are registered, by rank.
 	Ranks []*Rank `protobuf:"bytes,8,rep,name=ranks,proto3" json:"ranks,omitempty"`
-	// Every rank is registered with the same instance.
+	// Every rank is registered and its engine attached.
 	Complete bool `protobuf:"varint,9,opt,name=complete,proto3" json:"complete,omitempty"`
 	Draining bool `protobuf:"varint,10,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Digest of its geometry, hex.
@@ -1345,9 +1345,7 @@ func (x *Group) GetCapacitySlots() int32 {
 type GroupsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sorted by pool and name.
-	Groups []*Group `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Counts changes; it never falls while one plugin lives.
-	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Groups        []*Group `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1387,13 +1385,6 @@ func (x *GroupsResponse) GetGroups() []*Group {
 		return x.Groups
 	}
 	return nil
-}
-
-func (x *GroupsResponse) GetRevision() int64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
 }
 
 type DescribeRequest struct {
@@ -1441,9 +1432,10 @@ func (x *DescribeRequest) GetGroup() string {
 }
 
 type DescribeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Status        *v11.StatusResponse    `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
-	Geometry      *v11.GeometryResponse  `protobuf:"bytes,2,opt,name=geometry,proto3" json:"geometry,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Status *v11.StatusResponse    `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// Absent while the group is not complete.
+	Geometry      *v11.GeometryResponse `protobuf:"bytes,2,opt,name=geometry,proto3" json:"geometry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1929,10 +1921,9 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	" \x01(\bR\bdraining\x12\x1a\n" +
 	"\bgeometry\x18\v \x01(\tR\bgeometry\x12'\n" +
 	"\x0fcapacity_blocks\x18\f \x01(\x05R\x0ecapacityBlocks\x12%\n" +
-	"\x0ecapacity_slots\x18\r \x01(\x05R\rcapacitySlots\"\\\n" +
+	"\x0ecapacity_slots\x18\r \x01(\x05R\rcapacitySlots\"@\n" +
 	"\x0eGroupsResponse\x12.\n" +
-	"\x06groups\x18\x01 \x03(\v2\x16.baton.plugin.v1.GroupR\x06groups\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"'\n" +
+	"\x06groups\x18\x01 \x03(\v2\x16.baton.plugin.v1.GroupR\x06groups\"'\n" +
 	"\x0fDescribeRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"\x8c\x01\n" +
 	"\x10DescribeResponse\x128\n" +
