@@ -1,0 +1,159 @@
+// Package steer is what people steer a cluster with: drain a group, watch what happens.
+// It speaks to the interfaces of package plugins, as any control plane does.
+package steer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/plugins"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// ErrNotSafe says that a group drains and has something left that a stop would lose.
+var ErrNotSafe = errors.New("not safe to stop")
+
+// DrainOptions is one drain.
+type DrainOptions struct {
+	Group   string
+	Resume  bool          // take work again, instead
+	Timeout time.Duration // 0: as long as it takes
+	// Progress hears what is left, when that changes.
+	Progress func(string)
+}
+
+// How often a draining group is asked.
+const (
+	askMin = 100 * time.Millisecond
+	askMax = time.Second
+)
+
+// Drain stops group's intake and returns nil when nothing is left that a stop would lose,
+// with the last line "safe to stop" on out. The group goes on draining whatever ends the
+// wait: ctx, or the timeout, which is ErrNotSafe.
+func Drain(ctx context.Context, c plugins.Cluster, o DrainOptions, out io.Writer) error {
+	if o.Resume {
+		if _, err := c.Drain(ctx, o.Group, true); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(out, "%s takes work\n", o.Group)
+		return err
+	}
+	waiting := ctx
+	if o.Timeout > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, o.Timeout)
+		defer cancel()
+	}
+	d := drain{DrainOptions: o, c: c}
+	err := d.run(waiting)
+	switch {
+	case err == nil:
+		_, err = fmt.Fprintln(out, "safe to stop")
+		return err
+	case !d.begun || waiting.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		o.Progress(fmt.Sprintf("%s goes on draining, %s; baton drain %[1]s waits again, baton drain %[1]s --resume has it take work again", o.Group, d.left()))
+		return ctx.Err()
+	}
+	return fmt.Errorf("%s is %w after %v: %s", o.Group, ErrNotSafe, o.Timeout, d.left())
+}
+
+// drain is a drain under way.
+type drain struct {
+	DrainOptions
+	c     plugins.Cluster
+	begun bool
+	last  control.Drain
+	said  string
+}
+
+// run asks until the group is safe, or ctx ends. What may pass is asked again once the
+// drain has begun.
+func (d *drain) run(ctx context.Context) error {
+	for wait := askMin; ; wait = min(wait*3/2, askMax) {
+		got, err := d.c.Drain(ctx, d.Group, false)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return ctx.Err()
+		case err == nil:
+			if !d.begun {
+				d.begun = true
+				d.Progress(d.Group + " takes no new work")
+			}
+			d.last = got
+			if got.Safe {
+				return nil
+			}
+			d.say(d.left())
+		case !d.begun:
+			return err
+		case errors.Is(err, handoff.ErrGroup):
+			return fmt.Errorf("%s went away before it was safe to stop, %s: %w", d.Group, d.left(), err)
+		case !passing(err):
+			return err
+		default:
+			d.say("asking again: " + clean(err.Error(), maxWhy))
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// passing says that the same call may succeed later.
+func passing(err error) bool {
+	for _, p := range []error{handoff.ErrPeer, handoff.ErrNotReady, handoff.ErrInDoubt, handoff.ErrCapacity, discovery.ErrDown, context.DeadlineExceeded} {
+		if errors.Is(err, p) {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *drain) say(what string) {
+	if what != d.said {
+		d.said = what
+		d.Progress(what)
+	}
+}
+
+// left says what keeps the group from being safe.
+func (d *drain) left() string {
+	var parts []string
+	if n := d.last.Imports; n > 0 {
+		parts = append(parts, count(int64(n), "import"))
+	}
+	if n := d.last.Exports; n > 0 {
+		parts = append(parts, count(int64(n), "export"))
+	}
+	s := strings.Join(parts, " and ")
+	if s != "" {
+		s += " left"
+	}
+	if len(d.last.Waits) > 0 {
+		s = strings.TrimPrefix(s+"; ", "; ") + "waits for " + clean(strings.Join(d.last.Waits, ", "), maxWhy)
+	}
+	if s == "" {
+		s = "nothing of it is known to be left"
+	}
+	return s
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
