@@ -118,7 +118,13 @@ func runDev(cmd *cobra.Command, o dev.Options) (err error) {
 	defer func() { err = errors.Join(err, c.Close()) }()
 	out := cmd.OutOrStdout()
 	c.Print(out)
-	fmt.Fprintf(out, "\nup; Ctrl-C stops everything\n")
+	fmt.Fprintf(out, `
+up; Ctrl-C stops everything. In another terminal:
+  baton watch           what happens, live
+  baton drain %s  let a group finish what it has
+Both find this cluster; where several are up, or as another user, add
+  --config %s
+`, c.Groups[len(c.Groups)-1].Name, c.Control())
 	select {
 	case err := <-c.Died():
 		return err

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/cmd/steer"
 	"github.com/batonkv/baton/lifeline"
 )
 
@@ -29,6 +30,7 @@ import (
 const (
 	exitFailed      = 1
 	exitUsage       = 2
+	exitNotSafe     = 3   // a drain's timeout is over
 	exitInterrupted = 130 // a signal ended what was not done yet
 )
 
@@ -50,7 +52,7 @@ func (e *HintError) Error() string { return e.Err.Error() }
 func (e *HintError) Unwrap() error { return e.Err }
 
 // Execute runs the command that args name and returns the exit code: 0, 1 when the
-// command failed, 2 when it was called wrongly, 130 when a signal ended it before it
+// command failed, 2 when it was called wrongly, 3 when a drain's timeout is over, 130 when a signal ended it before it
 // was done. SIGINT, SIGTERM and SIGHUP end the command's context; a second one ends the
 // process at once. So does a failed write to stdout, with exit code 1.
 func Execute(args []string, stdout, stderr io.Writer) int {
@@ -146,6 +148,8 @@ func report(stderr io.Writer, err error) int {
 		hint = hinted.Hint
 	} else if errors.Is(err, config.ErrConfig) {
 		code = exitUsage
+	} else if errors.Is(err, steer.ErrNotSafe) {
+		code, hint = exitNotSafe, "it goes on draining: ask again, or baton drain GROUP --resume has it take work again"
 	}
 	if hint != "" {
 		fmt.Fprintf(stderr, "hint: %s\n", hint)
@@ -171,12 +175,14 @@ func newRoot() *cobra.Command {
 		newCertsCmd(),
 		newDemoCmd(),
 		newDevCmd(),
+		newDrainCmd(),
 		newEngineCmd(),
 		newLoadCmd(),
 		newMoverCmd(),
 		newPlanCmd(),
 		newSidecarCmd(),
 		newVersionCmd(),
+		newWatchCmd(),
 	)
 	return root
 }

@@ -139,7 +139,7 @@ func (d *drain) left() string {
 		s += " left"
 	}
 	if len(d.last.Waits) > 0 {
-		s = strings.TrimPrefix(s+"; ", "; ") + "waits for " + clean(strings.Join(d.last.Waits, ", "), maxWhy)
+		s = strings.TrimPrefix(s+": ", ": ") + clean(strings.Join(d.last.Waits, "; "), maxWhy)
 	}
 	if s == "" {
 		s = "nothing of it is known to be left"

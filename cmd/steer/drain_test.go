@@ -56,7 +56,7 @@ func TestDrain(t *testing.T) {
 	}{
 		{name: "at once", answers: []answer{safe}, says: []string{"d-0 takes no new work"}, out: "safe to stop\n"},
 		{name: "as it empties", answers: []answer{left(2, 1), left(2, 1), left(0, 1, "rank 1"), left(0, 0, "a copy\nof rank 0"), safe},
-			says: []string{"d-0 takes no new work", "2 imports and 1 export left", "1 export left; waits for rank 1", "waits for a copy of rank 0"}, out: "safe to stop\n"},
+			says: []string{"d-0 takes no new work", "2 imports and 1 export left", "1 export left: rank 1", "a copy of rank 0"}, out: "safe to stop\n"},
 		{name: "unknown", answers: []answer{{err: handoff.ErrGroup}}, err: handoff.ErrGroup},
 		{name: "dead", answers: []answer{{err: handoff.ErrPeer}}, err: handoff.ErrPeer},
 		{name: "its leader restarts", answers: []answer{left(1, 0), {err: handoff.ErrPeer}, {err: handoff.ErrPeer}, {err: handoff.ErrNotReady}, safe},

@@ -1,0 +1,77 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/cmd/steer"
+	"github.com/batonkv/baton/discovery"
+)
+
+func newWatchCmd() *cobra.Command {
+	var c connection
+	var o steer.WatchOptions
+	var output string
+	cmd := &cobra.Command{
+		Use:   "watch [GROUP...]",
+		Short: "Tell what happens in a cluster, live: who comes and goes, and every hand-off",
+		Long: `Tell what happens in a cluster, a line each, until Ctrl-C: sidecars that come and go,
+engines that attach, and what each group's leader tells of its hand-offs. Times are those
+at which this command heard it.
+
+It begins with what is there; --kept adds what leaders keep of the past. A stream that
+breaks is begun again where it was, and a gap is told where notices may be missing.`,
+		Example: `  baton watch
+  baton watch decode-0 --kept
+  baton watch -o json | jq 'select(.event == "failed")'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			for _, a := range args {
+				if discovery.CheckName("group", a) != nil {
+					return &UsageError{Why: fmt.Sprintf("watch: %q is no name of a group", a), Hint: "baton watch, without a name, lists the groups"}
+				}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if output != "text" && output != "json" {
+				return &UsageError{Why: fmt.Sprintf("--output %q: want text or json", output)}
+			}
+			router, rest, err := c.open(cmd)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, router.Close(), rest.Close()) }()
+			o.Groups, o.JSON, o.Color = args, output == "json", terminal(cmd.OutOrStdout())
+			o.Warn = func(group string, there []string) {
+				near := config.Nearest(group, there)
+				if near != "" {
+					near = ": did you mean " + near + "?"
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "no group %s is there%s (there: %s); waiting for it\n", group, near, strings.Join(there, ", "))
+			}
+			return c.explain(steer.Watch(cmd.Context(), router.Cluster(), router.Handoff(), o, cmd.OutOrStdout()))
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json (an object a line)")
+	cmd.Flags().BoolVar(&o.Kept, "kept", false, "first what each leader keeps of the past")
+	c.bind(cmd)
+	return cmd
+}
+
+// terminal says whether w is a terminal that takes colours.
+func terminal(w any) bool {
+	if o, ok := w.(*output); ok {
+		w = o.to
+	}
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
