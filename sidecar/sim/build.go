@@ -5,18 +5,31 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
-// model is what every group runs: a paged state and one per request.
-var model = layout.Model{States: []layout.State{
-	{Name: "attn.k", Paging: layout.PerBlock, Layers: 1, Units: units, Elems: 8},
-	{Name: "ssm", Paging: layout.PerRequest, Layers: 1, Units: units, Elems: 16},
-}}
+// hybrid is what most groups run: a paged state and one per request. attention has none of
+// the latter, and no slots.
+var (
+	hybrid = layout.Model{States: []layout.State{
+		{Name: "attn.k", Paging: layout.PerBlock, Layers: 1, Units: units, Elems: 8},
+		{Name: "ssm", Paging: layout.PerRequest, Layers: 1, Units: units, Elems: 16},
+	}}
+	attention = layout.Model{States: hybrid.States[:1]}
+)
 
-// shardsOf is a rank's share of model among tp ranks.
+func (w *world) model() layout.Model {
+	if w.temper.plain {
+		return attention
+	}
+	return hybrid
+}
+
+// shardsOf is a rank's share of hybrid among tp ranks.
 func shardsOf(rank, tp int) []layout.Shard {
 	n := int32(units / tp)
 	box := layout.Box{Layers: layout.Span{Lo: 0, Hi: 1}, Units: layout.Span{Lo: int32(rank) * n, Hi: int32(rank+1) * n}}
@@ -33,18 +46,26 @@ func shardsOf(rank, tp int) []layout.Shard {
 // when what goes wrong.
 func newWorld(seed uint64, count *Coverage) *world {
 	w := &world{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), count: count, engines: map[machine.Session]*engine{},
-		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook()}
+		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook(), loads: map[staged.Job]*load{}}
 	w.temper = w.mood()
+	both := w.r.IntN(4) == 0
 	for i, tps := range [2][]int{w.side(), w.side()} {
 		for j, tp := range tps {
-			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), exports: i == 0, epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
+			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), role: [2]discovery.Role{discovery.Prefill, discovery.Decode}[i],
+				epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
+			if both && w.r.IntN(2) == 0 {
+				g.role = discovery.Both
+			}
+			if w.temper.plain {
+				g.slots = 0
+			}
 			for r := range tp {
 				s := &seat{w: w, g: g, i: len(w.seats), rank: r}
 				w.seats, g.seats = append(w.seats, s), append(g.seats, s)
 			}
 			w.groups = append(w.groups, g)
-			if i == 0 {
-				w.srcs++
+			if g.role != discovery.Decode {
+				w.sources = append(w.sources, g)
 			}
 		}
 	}
@@ -56,7 +77,7 @@ func (w *world) mood() temper {
 	t := temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(5), replay: w.r.IntN(8),
 		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
 		failing: w.r.IntN(8), links: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), rivals: 1, early: 30, policy: handoff.WeightsRefuse,
-		step: w.between(time.Millisecond, 20*time.Millisecond)}
+		step: w.between(time.Millisecond, 20*time.Millisecond), stale: w.r.IntN(4), plain: w.r.IntN(5) == 0, staged: w.r.IntN(4) == 0}
 	if w.r.IntN(10) == 0 {
 		t.step = w.between(20*time.Millisecond, 2*time.Second)
 	}
@@ -68,6 +89,12 @@ func (w *world) mood() temper {
 	}
 	if w.r.IntN(6) == 0 {
 		t.dup, t.slow = 25, 15
+	}
+	if w.r.IntN(8) == 0 {
+		t.stale, t.rivals = 50, 3
+	}
+	if w.r.IntN(8) == 0 {
+		t.bereaved = 30
 	}
 	if w.r.IntN(4) == 0 {
 		t.strike, t.rivals = w.r.IntN(25), 4
@@ -121,7 +148,7 @@ func (w *world) schedule() {
 	w.launched = true
 	span := w.between(500*time.Millisecond, 12*time.Second)
 	for range 3 + w.r.IntN(4) + w.temper.burst {
-		g := w.groups[w.r.IntN(w.srcs)]
+		g := w.source()
 		at := w.between(0, 100*time.Millisecond)
 		if w.r.IntN(3) == 0 {
 			at = w.between(0, span)
@@ -155,6 +182,9 @@ func (w *world) finish() {
 					n.look()
 				}
 			})
+			if n.stage != nil {
+				n.stage.resume()
+			}
 			for _, t := range n.tickets {
 				if t.hung {
 					t.hung = false
@@ -177,7 +207,7 @@ func (w *world) finish() {
 	w.temper.rivals = 0
 	w.temper.step = min(w.temper.step, 20*time.Millisecond) // a slow engine may miss a short lease
 	tag := len(w.prompts)
-	src := w.groups[w.r.IntN(w.srcs)]
+	src := w.source()
 	w.request(src)
 	w.run(w.now+time.Hour, maxMoments)
 	if w.bad == "" && (w.ok == was || !w.prompts[tag].shown) {

@@ -60,7 +60,11 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 	switch m := f.Msg.(type) {
 	case handoff.Pinned:
 		var tag uint64
-		if e := n.eng; e != nil && len(m.Pin.Blocks) > 0 {
+		e := n.eng
+		if n.ghost != nil {
+			e = n.ghost
+		}
+		if e != nil && len(m.Pin.Blocks) > 0 {
 			tag = e.cells[m.Pin.Blocks[0]].own
 			n.pins[m.Pin.Pin] = pin{e, m.Pin, m.Label, tag}
 		}
@@ -71,6 +75,9 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 			w.fail("%v says that pin %d of %q is held, and its memory is not", n.self, m.Check.Pin, pin.label)
 		}
 	case handoff.DoneAck:
+		if m.Status == handoff.Taken {
+			n.checkTaken(m.ID)
+		}
 		c := claim{m.ID, m.Attempt, f.Peer.Incarnation}
 		if m.Status == handoff.OK && !w.book.consumed[c] {
 			n.checkOpened(c)
@@ -78,13 +85,18 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 			w.book.spent[m.ID]++
 		}
 	case handoff.Opened:
-		if m.Status == handoff.OK {
+		switch m.Status {
+		case handoff.Taken:
+			n.checkTaken(m.ID)
+		case handoff.OK:
 			w.book.opened[opening{claim{m.ID, m.Attempt, f.Peer.Incarnation}, n.self.Incarnation}] = true
 		}
+	case handoff.Roster:
+		n.roster = m.Members
 	case handoff.Open:
 		n.checkAttempt(m)
 	case handoff.Decision:
-		if m.Kind == handoff.Free {
+		if m.Kind == handoff.Free && n.side == n {
 			n.g.freed[m.Label] = m.N
 		}
 	}
@@ -160,6 +172,9 @@ func (w *world) checkAdmit(e *engine, d handoff.Decision, r *reserve) {
 	}
 	lo, hi := e.units()
 	for _, s := range p.g.seats {
+		if r.r.Slot < 0 && r.r.Cached >= r.d.Tokens {
+			break // nothing was left to read
+		}
 		if slo, shi := s.units(); max(lo, slo) < min(hi, shi) && !w.hasProof(e, d, s) {
 			w.fail("engine of %s/%d admits %v, which source rank %d has not proved", e.g.name, e.rank, d.ID, s.rank)
 		}
@@ -173,7 +188,7 @@ func (w *world) checkAdmit(e *engine, d handoff.Decision, r *reserve) {
 			w.fail("engine of %s/%d admits %v: block %d holds version %x, want %x", e.g.name, e.rank, d.ID, b, got, tag)
 		}
 	}
-	for u := lo; u < hi; u++ {
+	for u := lo; u < hi && r.r.Slot >= 0; u++ {
 		if got := e.cells[e.blocks+int(r.r.Slot)].holds[u]; got != uint32(tag) {
 			w.fail("engine of %s/%d admits %v: slot %d holds version %x, want %x", e.g.name, e.rank, d.ID, r.r.Slot, got, tag)
 		}
@@ -238,6 +253,9 @@ func (w *world) checkRest() {
 		}
 		if len(n.tickets) > 0 || len(e.imports) > 0 || len(e.held) > 0 {
 			w.fail("%v is left with %d copies, imports %v, %d decisions", n.self, len(n.tickets), e.imports, len(e.held))
+		}
+		if n.stage != nil {
+			n.stage.checkRest()
 		}
 		for _, l := range n.links {
 			if l.dead {

@@ -30,6 +30,7 @@ type engine struct {
 	session  machine.Session // of its first attach: names its memory
 	instance handoff.Instance
 	dead     bool
+	ghost    bool  // its group was launched anew without it
 	gone     bool  // dead, and its own mover maps its memory no more
 	conn     *conn // nil: it looks for its sidecar
 
@@ -96,7 +97,9 @@ func (g *group) relaunch(why string) {
 	w.tell("group %s is RELAUNCHED: %s", g.name, why)
 	w.after(w.between(time.Millisecond, 300*time.Millisecond), nil, func() {
 		for _, s := range g.seats {
-			s.eng.die()
+			if s.eng != nil {
+				s.eng.die()
+			}
 		}
 		w.after(w.between(time.Millisecond, 500*time.Millisecond), nil, g.launch)
 	})
@@ -144,6 +147,9 @@ func (e *engine) lost(c *conn, why error) {
 		return
 	}
 	e.conn = nil
+	if e.ghost {
+		return
+	}
 	if why == nil {
 		e.w.after(e.w.between(time.Millisecond, 100*time.Millisecond), nil, e.attach)
 		return
@@ -174,7 +180,7 @@ func (e *engine) attach() {
 	e.conn = c
 	g := e.g
 	a := handoff.Attach{Group: g.name, Instance: e.instance, Rank: layout.Rank(e.rank), Ranks: int32(g.tp()),
-		Model: handoff.ModelIdentity{Name: "test", Layout: model, WeightsEpoch: e.epoch}, Weights: w.temper.policy, Shards: shardsOf(e.rank, g.tp()),
+		Model: handoff.ModelIdentity{Name: "test", Layout: w.model(), WeightsEpoch: e.epoch}, Weights: w.temper.policy, Shards: shardsOf(e.rank, g.tp())[:len(w.model().States)],
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
 		Capacity: handoff.Capacity{Blocks: int32(g.blocks), Slots: int32(g.slots), BlockTokens: blockTokens}, Scheduler: handoff.SchedulerRank,
 		Draining: e.draining, Pins: e.labels(), Imports: slices.Clone(e.imports), Held: e.last, Applied: e.applied, Decisions: slices.Clone(e.kept)}
@@ -232,6 +238,13 @@ func (e *engine) hear(c *conn, msg handoff.ToEngine) {
 	w, g := e.w, e.g
 	if w.print != nil {
 		w.tell("engine of %s/%d  hears %s", g.name, e.rank, short(msg))
+	}
+	if e.ghost {
+		if d, ok := msg.(handoff.Decision); ok { // what it holds, no step applies
+			e.hold(d)
+			c.say(handoff.Held{N: e.last})
+		}
+		return
 	}
 	switch m := msg.(type) {
 	case handoff.Attached:
@@ -305,11 +318,15 @@ func (e *engine) take(blocks int, own uint64, label string) (bs []int32, slot in
 	for at < len(e.cells) && e.cells[at].own != 0 {
 		at++
 	}
-	if len(bs) < blocks || at == len(e.cells) {
+	slots := len(e.cells) > e.blocks
+	if len(bs) < blocks || slots && at == len(e.cells) {
 		return nil, -1
 	}
 	for _, b := range bs {
 		e.cells[b] = cell{own: own, label: label}
+	}
+	if !slots {
+		return bs, -1
 	}
 	e.cells[at] = cell{own: own, label: label}
 	return bs, int32(at - e.blocks)

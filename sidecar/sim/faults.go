@@ -19,7 +19,8 @@ const (
 	LostMessage // its session took it along
 	Outlives    // a message between groups comes after its session ended
 	Replayed    // it comes again, much later
-	Forged      // a claim that never opened asks for a copy
+	Forged      // a claim that never opened, or withdrew, asks for a copy
+	Stale       // an answer to an earlier question comes after a new one
 	LateDown    // an end of a session is heard long after
 	BlackHole   // a session carries nothing for a while
 	DialFails
@@ -29,10 +30,14 @@ const (
 	// Sidecars and their clocks.
 	RankCrashes
 	LeaderCrashes
+	Bereaved   // a rank hears its former leader's last word under the next one
+	Superseded // it hangs, another takes its place, and it comes back
 	Paused
 	LateTick
 	// Movers.
 	MoverDies
+	WireDies
+	Revoked // a lease ends under a pack
 	CopyFails
 	CopyHangs
 	SlowCopy
@@ -59,9 +64,9 @@ const (
 	numFaults
 )
 
-var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "forged claim", "late PeerDown",
-	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "sidecar pauses", "late tick",
-	"mover dies", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
+var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "forged claim", "stale answer", "late PeerDown",
+	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "word of a dead leader", "sidecar superseded", "sidecar pauses", "late tick",
+	"mover dies", "wire mover dies", "grant revoked", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
 	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset"}
 
 func (f Fault) String() string {
@@ -156,13 +161,15 @@ func (w *world) fault() {
 	case k < 66 && n != nil:
 		w.hit(MoverDies)
 		n.restartMover()
+	case k < 69 && n != nil:
+		n.supersede()
 	case k < 80 && n != nil:
 		if s.rank == 0 {
 			w.hit(LeaderCrashes)
 		} else {
 			w.hit(RankCrashes)
 		}
-		s.crash()
+		n.crash()
 	case k < 86 && s.eng != nil && s.eng.conn != nil:
 		w.hit(SessionEnds)
 		w.tell("session of engine %s/%d BREAKS", s.g.name, s.rank)

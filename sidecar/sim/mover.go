@@ -7,6 +7,7 @@ import (
 
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // link is what a mover maps of a source rank: the memory of one engine, whatever
@@ -26,6 +27,7 @@ type ticket struct {
 	fence uint64 // of its memory
 	over  bool
 	hung  bool
+	job   staged.Job // zero: it is direct
 }
 
 // pin is what a sidecar told its leader that it holds.
@@ -73,6 +75,10 @@ func (n *sidecar) pull(f machine.Pull) {
 	}
 	n.tickets = append(n.tickets, t)
 	n.checkWrite(t)
+	if w.temper.staged {
+		n.pullStaged(t)
+		return
+	}
 	if w.chance(w.temper.hang) {
 		w.hit(CopyHangs)
 		t.hung = true // it moves on when faults stop, or ends with its mover
@@ -117,7 +123,9 @@ func (n *sidecar) copy(t *ticket) {
 	for i := int(j.Tokens.Lo) / blockTokens; i < len(j.DstBlocks); i++ {
 		put(int(j.DstBlocks[i]), int(j.SrcBlocks[i]))
 	}
-	put(t.into.blocks+int(j.DstSlot), from.blocks+int(j.SrcSlot))
+	if j.DstSlot >= 0 {
+		put(t.into.blocks+int(j.DstSlot), from.blocks+int(j.SrcSlot))
+	}
 }
 
 // settle ends a copy: nothing touches its memory any more.
@@ -155,6 +163,10 @@ func (n *sidecar) spoil(t *ticket) {
 // cancel asks a copy to end. One that hangs does not listen.
 func (n *sidecar) cancel(id uint64) {
 	for _, t := range n.tickets {
+		if t.p.Ticket == id && t.job != (staged.Job{}) {
+			n.stage.dest(staged.Cancel{Job: t.job})
+			return
+		}
 		if t.p.Ticket == id && !t.hung && n.w.chance(60) {
 			n.w.after(n.w.between(0, 2*time.Millisecond), nil, func() { n.settle(t, errCopy) })
 		}
@@ -174,11 +186,17 @@ func (n *sidecar) restartMover() {
 		clear(n.links)
 		n.reaping--
 		n.step(machine.LinksLost{})
+		n.step(machine.PackerExited{})
 		if c := n.conn; c != nil && c.mapped && !c.closed {
 			n.step(machine.Mapped{Session: c.session, PID: int32(n.life + 1)})
 		}
 	})
+	if n.stage != nil {
+		n.stage.moverDies()
+	}
 	for _, t := range n.tickets {
-		w.after(w.between(0, 40*time.Millisecond), nil, func() { n.settle(t, errCopy) })
+		if t.job == (staged.Job{}) {
+			w.after(w.between(0, 40*time.Millisecond), nil, func() { n.settle(t, errCopy) })
+		}
 	}
 }

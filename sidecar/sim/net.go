@@ -13,11 +13,13 @@ import (
 // session is a session of two sidecars. Each direction keeps its order; nothing else
 // does.
 type session struct {
-	ends  [2]*sidecar      // who dialled, who was
-	last  [2]time.Duration // what was sent to an end arrives no earlier
-	cut   bool
-	keeps [2]time.Duration // cut: what arrives later is lost
-	heard [2]bool          // cut: the end knows
+	ends    [2]*sidecar      // who dialled, who was
+	last    [2]time.Duration // what was sent to an end arrives no earlier
+	cut     bool
+	crossed bool             // who was dialled has dialled too
+	late    bool             // its end is heard late
+	keeps   [2]time.Duration // cut: what arrives later is lost
+	heard   [2]bool          // cut: the end knows
 }
 
 func (ss *session) end(n *sidecar) int {
@@ -58,16 +60,16 @@ func (n *sidecar) send(f machine.ToPeer) {
 	if ss == nil || ss.cut {
 		return
 	}
+	if n.w.bereave(n, ss.ends[1-ss.end(n)], ss, f.Msg) {
+		return
+	}
 	n.w.carry(ss, 1-ss.end(n), f.Msg)
 	if n.w.chance(n.w.temper.dup) {
 		n.w.hit(Duplicate)
 		n.w.carry(ss, 1-ss.end(n), f.Msg)
 	}
 	to := ss.ends[1-ss.end(n)]
-	if o, ok := f.Msg.(handoff.Open); ok && n.w.chance(3) {
-		n.w.hit(Forged) // for what was never opened
-		n.w.carry(ss, 1-ss.end(n), handoff.Done{ID: o.ID, Importer: o.Importer, Attempt: o.Attempt + 1<<31})
-	}
+	n.forge(ss, f.Msg)
 	if to.g != n.g && n.w.chance(n.w.temper.replay) {
 		n.w.again(to, n.self, f.Msg, Replayed)
 	}
@@ -87,6 +89,60 @@ func (w *world) carry(ss *session, to int, msg handoff.PeerMessage) {
 			n.step(machine.FromPeer{Peer: from, Msg: msg})
 		}
 	})
+}
+
+// forge puts what is not so beside a message between leaders: a claim that never opened, or
+// has withdrawn, asks for a copy; an answer to an earlier question comes after a new one.
+func (n *sidecar) forge(ss *session, msg handoff.PeerMessage) {
+	w, to := n.w, 1-ss.end(n)
+	var id handoff.ID
+	switch m := msg.(type) {
+	case handoff.Open:
+		id = m.ID
+		if w.chance(3) {
+			w.hit(Forged)
+			w.carry(ss, to, handoff.Done{ID: id, Importer: m.Importer, Attempt: m.Attempt + 1<<31})
+		}
+	case handoff.Withdraw:
+		if w.chance(10) {
+			w.hit(Forged)
+			w.carry(ss, to, handoff.Done{ID: m.ID, Importer: m.Importer, Attempt: m.Attempt})
+		}
+		return
+	case handoff.Done:
+		id = m.ID
+	case handoff.Check:
+		id = m.ID
+	default:
+		return
+	}
+	old := n.answers[id]
+	if len(old) == 0 || !w.chance(w.temper.stale) {
+		return
+	}
+	a := old[w.r.IntN(len(old))]
+	w.after(w.between(100*time.Microsecond, 3*time.Millisecond), n, func() {
+		if n.session(a.from.Incarnation) != nil {
+			w.hit(Stale)
+			n.step(machine.FromPeer{Peer: a.from, Msg: a.msg})
+		}
+	})
+}
+
+// answer is one that a sidecar heard.
+type answer struct {
+	from handoff.Member
+	msg  handoff.PeerMessage
+}
+
+// note remembers a few answers of a hand-off.
+func (n *sidecar) note(id handoff.ID, from handoff.Member, msg handoff.PeerMessage) {
+	if n.answers == nil {
+		n.answers = map[handoff.ID][]answer{}
+	}
+	if as := n.answers[id]; len(as) < 8 {
+		n.answers[id] = append(as, answer{from, msg})
+	}
 }
 
 // lost is a message that its session took with it. One between groups may come much
@@ -137,11 +193,16 @@ func (w *world) reach(n, to *sidecar) {
 			wait = 3 * time.Second
 		}
 		w.hit(DialFails)
-		w.after(wait, n, func() { n.step(machine.PeerDown{Peer: p, Err: errRefused}) })
+		w.after(wait, n, func() {
+			if n.session(p.Incarnation) == nil { // else the other's dial was better
+				n.step(machine.PeerDown{Peer: p, Err: errRefused})
+			}
+		})
 		return
 	}
 	if old := to.session(n.self.Incarnation); old != nil {
 		if !old.cut && old.ends[0] == to {
+			old.crossed = true
 			return // the other's dial was faster, and its word is on the way
 		}
 		w.cut(old, to)
@@ -160,8 +221,11 @@ func (w *world) reach(n, to *sidecar) {
 }
 
 func (n *sidecar) upped(ss *session, p handoff.Member) {
+	first := n.session(p.Incarnation) == nil // two that dial each other have two sessions, and send on the first
 	n.sessions = append(n.sessions, ss)
-	n.step(machine.PeerUp{Peer: p})
+	if first {
+		n.step(machine.PeerUp{Peer: p})
+	}
 }
 
 // cut ends a session. Each end hears it after what still reaches it, and maybe much
@@ -175,7 +239,7 @@ func (w *world) cut(ss *session, by *sidecar) {
 	for i, n := range ss.ends {
 		ss.keeps[i] = w.between(w.now, ss.last[i])
 		late := w.between(0, 5*time.Millisecond)
-		if n != by && w.chance(40) {
+		if n != by && (ss.late || w.chance(40)) {
 			w.hit(LateDown)
 			late = w.between(0, 8*time.Second)
 		}
@@ -192,9 +256,17 @@ func (n *sidecar) down(ss *session) {
 	}
 	ss.heard[i] = true
 	had := slices.Contains(n.sessions, ss)
+	if had && n.stage != nil {
+		defer n.stage.peerDown(ss.ends[1-i])
+	}
 	n.sessions = slices.DeleteFunc(n.sessions, func(o *session) bool { return o == ss })
-	if had || i == 0 {
-		n.step(machine.PeerDown{Peer: ss.ends[1-i].self, Err: errCut})
+	for o := n.session(ss.ends[1-i].self.Incarnation); had && o != nil; o = n.session(ss.ends[1-i].self.Incarnation) {
+		n.w.cut(o, n) // with one of two, both are over
+		o.heard[o.end(n)] = true
+		n.sessions = slices.DeleteFunc(n.sessions, func(x *session) bool { return x == o })
+	}
+	if p := ss.ends[1-i].self; had || (i == 0 || ss.crossed) && n.session(p.Incarnation) == nil {
+		n.step(machine.PeerDown{Peer: p, Err: errCut})
 	}
 }
 

@@ -3,7 +3,6 @@ package sim
 import (
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
-	"github.com/batonkv/baton/transfer/layout"
 )
 
 // opening is a claim at one life of the source's leader.
@@ -27,6 +26,16 @@ func (n *sidecar) checkOpened(c claim) {
 	}
 }
 
+// checkTaken: nobody is told that every copy is taken while one is left.
+func (n *sidecar) checkTaken(id handoff.ID) {
+	w := n.w
+	for _, m := range w.shown {
+		if p := &w.prompts[m.tag]; m.ID == id && w.book.spent[id] < p.copies {
+			w.fail("%v says that every copy of %v is taken: %d of %d are", n.self, id, w.book.spent[id], p.copies)
+		}
+	}
+}
+
 // checkAttempt: no two lives of a leader try under one number.
 func (n *sidecar) checkAttempt(o handoff.Open) {
 	asked, t := n.w.book.asked, try{o.ID, o.Attempt, n.g}
@@ -39,23 +48,32 @@ func (n *sidecar) checkAttempt(o handoff.Open) {
 // heard looks at what reaches a sidecar, before it acts on it.
 func (n *sidecar) heard(f machine.FromPeer) {
 	switch m := f.Msg.(type) {
+	case handoff.Opened:
+		n.note(m.ID, f.Peer, m)
+	case handoff.DoneAck:
+		n.note(m.ID, f.Peer, m)
+	case handoff.Checked:
+		n.note(m.Check.ID, f.Peer, m)
+	case handoff.Roster:
+		n.joined(f.Peer)
 	case handoff.Withdraw:
 		delete(n.w.book.opened, opening{claim{m.ID, m.Attempt, f.Peer.Incarnation}, n.self.Incarnation})
 	case handoff.Join:
 		if n.joins == nil {
-			n.joins = map[layout.Rank]handoff.Join{}
+			n.joins = map[handoff.Member]handoff.Join{}
 		}
-		n.joins[f.Peer.Rank] = m
+		n.joins[f.Peer] = m
 	}
 }
 
 // checkReady: a leader whose group stands holds no lease of before, so every pin that its
 // ranks stated is being freed.
 func (n *sidecar) checkReady() {
-	for r, j := range n.joins {
+	for _, p := range n.roster {
+		j := n.joins[p]
 		for _, label := range j.Attach.Pins {
-			if n.g.freed[label] <= j.Applied {
-				n.w.fail("%v leads, and leaves %q pinned at rank %d for nobody", n.self, label, r)
+			if n.side == n && n.g.freed[label] <= j.Applied {
+				n.w.fail("%v leads, and leaves %q pinned at rank %d for nobody", n.self, label, p.Rank)
 			}
 		}
 	}

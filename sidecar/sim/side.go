@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // sidecar is one life of one rank's sidecar process.
@@ -36,7 +36,12 @@ type sidecar struct {
 	life     int // of its mover
 	reaping  int // movers that died and whose end it has not been told
 	pins     map[handoff.PinID]pin
-	joins    map[layout.Rank]handoff.Join // what its ranks stated since the group stood last
+	joins    map[handoff.Member]handoff.Join // what its ranks stated since the group stood last
+	roster   []handoff.Member                // of its group, as it said
+	answers  map[handoff.ID][]answer         // that it heard
+	stage    *stage                          // nil: it has staged nothing
+	late     *lateWords                      // of a leader that died
+	ghost    *engine                         // that it serves while others have both their places
 }
 
 // drift bounds how much faster or slower a clock runs, in ppm: over the longest hold, two
@@ -48,13 +53,9 @@ func (s *seat) start() {
 	w := s.w
 	w.lastInc++
 	self := handoff.Member{Group: s.g.name, Rank: layout.Rank(s.rank), Incarnation: handoff.Incarnation(w.lastInc)}
-	role := discovery.Decode
-	if s.g.exports {
-		role = discovery.Prefill
-	}
 	n := &sidecar{seat: s, self: self, born: w.now, base: w.between(time.Second, time.Hour), ppm: w.r.Int64N(2*drift) - drift,
 		links: map[handoff.Incarnation]*link{}, pins: map[handoff.PinID]pin{},
-		m: machine.New(machine.Config{Self: self, Role: role, Mint: w.r.Uint64, Lease: w.temper.lease, Margin: w.temper.margin, MaxHold: w.temper.hold,
+		m: machine.New(machine.Config{Self: self, Role: s.g.role, Mint: w.r.Uint64, Lease: w.temper.lease, Margin: w.temper.margin, MaxHold: w.temper.hold,
 			Deadline: 9 * time.Second, Patience: 6 * time.Second, KillAfter: 7 * time.Second, KeepSources: w.temper.keep})}
 	w.lives = append(w.lives, n)
 	s.side = n
@@ -173,6 +174,13 @@ func (n *sidecar) carry(f machine.Effect) {
 	case machine.KillMover:
 		w.hit(MoverKilled)
 		w.after(0, n, n.restartMover)
+	case machine.Granted:
+		w.after(0, n, func() { n.stage.source(staged.Granted{Grant: f.Grant}) })
+	case machine.GrantRefused:
+		w.after(0, n, func() { n.stage.source(staged.Refused{Grant: f.Grant}) })
+	case machine.Revoked:
+		w.hit(Revoked)
+		w.after(0, n, func() { n.stage.source(staged.Revoked{Grant: f.Grant}) })
 	case machine.Reply:
 		w.replied(f)
 	case machine.Notify:
@@ -228,36 +236,4 @@ func (n *sidecar) unmapped(s machine.Session) {
 	if e := n.w.engines[s]; e.dead {
 		e.gone = true
 	}
-}
-
-// crash ends a sidecar's process, and with it its mover; another starts later.
-func (s *seat) crash() {
-	n, w := s.side, s.w
-	w.tell("%v  CRASHES", n.self)
-	n.dead, s.side = true, nil
-	for _, ss := range append([]*session(nil), n.all()...) {
-		w.cut(ss, n)
-	}
-	for id, c := range w.calls {
-		if c.at == n {
-			delete(w.calls, id) // its caller sees a broken call
-		}
-	}
-	if e := s.eng; e != nil && e.conn != nil && e.conn.to == n {
-		c := e.conn
-		c.closed = true
-		w.after(w.between(0, 50*time.Millisecond), nil, func() { e.lost(c, nil) })
-	}
-	reaped := w.between(0, 20*time.Millisecond)
-	w.after(reaped, nil, func() { // the mover ends with the process, soon
-		for _, t := range n.tickets {
-			t.over = true
-		}
-		n.tickets = nil
-	})
-	down := w.between(time.Millisecond, 200*time.Millisecond)
-	if w.chance(30) {
-		down = w.between(time.Millisecond, 12*time.Second)
-	}
-	w.after(reaped+down, nil, s.start)
 }

@@ -150,7 +150,10 @@ func (e *engine) fence(blocks []int32, slot int32, still func(*cell) bool, holds
 	w.hit(FencedMemory)
 	e.fences++
 	n := e.fences
-	cells := append(slices.Clone(blocks), slot+int32(e.blocks))
+	cells := slices.Clone(blocks)
+	if slot >= 0 {
+		cells = append(cells, slot+int32(e.blocks))
+	}
 	e.fenceEnds = max(e.fenceEnds, w.now+w.between(0, 30*time.Millisecond)) // steps end in order
 	w.when(e.fenceEnds, nil, func() {
 		for _, i := range cells {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 )
@@ -229,15 +230,24 @@ func (w *world) show(m handoff.Manifest, g *group) {
 		if w.chance(20) {
 			wait = w.between(0, 15*time.Second)
 		}
-		w.after(wait, nil, func() { w.importInto(w.sink(), man, 0) })
+		w.after(wait, nil, func() { w.importInto(w.sink(man), man, 0) })
 	}
 	if w.chance(6) {
 		w.after(w.between(0, 300*time.Millisecond), nil, func() { w.release(man, g) })
 	}
 }
 
-// sink is some importing group.
-func (w *world) sink() *group { return w.groups[w.srcs+w.r.IntN(len(w.groups)-w.srcs)] }
+// source is some group that exports.
+func (w *world) source() *group { return w.sources[w.r.IntN(len(w.sources))] }
+
+// sink is some group that can import m.
+func (w *world) sink(m manifest) *group {
+	for {
+		if g := w.groups[w.r.IntN(len(w.groups))]; g.role != discovery.Prefill && g != w.prompts[m.tag].g {
+			return g
+		}
+	}
+}
 
 // noticed is what control planes hear.
 func (w *world) noticed(n *sidecar, t machine.Notice) {
@@ -338,6 +348,6 @@ func (w *world) replied(f machine.Reply) {
 		w.ok++
 	case c.kind == "import" && c.tries < 2 && w.chance(50):
 		w.hit(Rerouted)
-		w.after(w.between(0, 200*time.Millisecond), nil, func() { w.importInto(w.sink(), c.man, c.tries+1) })
+		w.after(w.between(0, 200*time.Millisecond), nil, func() { w.importInto(w.sink(c.man), c.man, c.tries+1) })
 	}
 }

@@ -17,30 +17,34 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // world is one cluster.
 type world struct {
-	seed   uint64
-	r      *rand.Rand
-	now    time.Duration
-	heap   moments
-	seq    uint32
-	calm   bool // faults have stopped
-	seats  []*seat
-	groups []*group   // source groups first
-	srcs   int        // how many of groups export
-	net    []*session // that are not cut
-	lives  []*sidecar // by incarnation, from 1
-	temper temper
+	seed    uint64
+	r       *rand.Rand
+	now     time.Duration
+	heap    moments
+	seq     uint32
+	calm    bool // faults have stopped
+	seats   []*seat
+	groups  []*group
+	sources []*group   // those that export
+	net     []*session // that are not cut
+	lives   []*sidecar // by incarnation, from 1
+	temper  temper
 
-	engines map[machine.Session]*engine // by the session that attached them
-	last    machine.Session
-	calls   map[machine.Call]*call
-	lastC   machine.Call
-	lastInc uint64
+	engines  map[machine.Session]*engine // by the session that attached them
+	last     machine.Session
+	calls    map[machine.Call]*call
+	lastC    machine.Call
+	lastInc  uint64
+	loads    map[staged.Job]*load // that are staged
+	lastWire staged.Incarnation
 
 	prompts  []prompt // by tag
 	shown    []manifest
@@ -70,6 +74,10 @@ type temper struct {
 	burst                     int           // more requests than usual
 	failing                   int           // percent of copies, links and mappings that fail
 	fenced                    int           // percent of memory that a step still writes when it is handed out
+	bereaved                  int           // of a thousand decisions, after how many their leader dies
+	stale                     int           // percent of questions that an answer to an earlier one comes after
+	staged                    bool          // no two groups share a host
+	plain                     bool          // the model has no state per request
 	policy                    handoff.WeightsPolicy
 	hang                      int           // percent of copies that hang
 	step                      time.Duration // of engines
@@ -153,7 +161,7 @@ type seat struct {
 type group struct {
 	w             *world
 	name          string
-	exports       bool
+	role          discovery.Role
 	seats         []*seat
 	instance      handoff.Instance
 	launched      int // launches so far
