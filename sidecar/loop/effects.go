@@ -154,7 +154,7 @@ func (s *Sidecar) connect(ctx context.Context, p handoff.Member, b handoff.Buffe
 	if b.Host != s.host {
 		return nil, fmt.Errorf("%w: %v is on another host: memory of one host alone can be mapped", transfer.ErrMemory, p)
 	}
-	regions, err := fetch(ctx, b)
+	regions, err := s.fetch(ctx, b)
 	if err != nil {
 		return nil, err
 	}

@@ -15,13 +15,10 @@ import (
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/control"
-	"github.com/batonkv/baton/sidecar/engine"
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/sidecar/metrics"
-	"github.com/batonkv/baton/sidecar/peer"
-	"github.com/batonkv/baton/sidecar/peer/fd"
 	"github.com/batonkv/baton/transfer"
 )
 
@@ -59,14 +56,15 @@ type Sidecar struct {
 	ctx   context.Context // ends when Run does; bounds that work
 	end   context.CancelFunc
 
-	engines  *engine.Server
-	peers    *peer.Server
-	fds      *fd.Server
-	sessions map[machine.Session]*engine.Session
-	numbers  map[*engine.Session]machine.Session
+	engines  engineDoor
+	peers    peerDoor
+	fds      fdDoor
+	fetch    func(context.Context, handoff.Buffers) (map[transfer.RegionID]transfer.Memory, error)
+	sessions map[machine.Session]engineSession
+	numbers  map[engineSession]machine.Session
 	last     machine.Session
 	buffers  map[machine.Session]*buffers
-	up       map[handoff.Member][]*peer.Session
+	up       map[handoff.Member][]peerSession
 	links    map[handoff.Member]transfer.Link
 	tickets  map[uint64]transfer.Ticket
 	calls    map[machine.Call]chan machine.Reply
@@ -103,9 +101,9 @@ func New(cfg Config) *Sidecar {
 	idle := make(chan struct{})
 	close(idle)
 	s := &Sidecar{cfg: cfg, log: cfg.Log, machine: machine.New(cfg.Machine), epoch: time.Now(),
-		inbox: make(chan func(), inboxSize), done: make(chan struct{}), maps: idle, ctx: ctx, end: end,
-		sessions: map[machine.Session]*engine.Session{}, numbers: map[*engine.Session]machine.Session{},
-		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]*peer.Session{},
+		inbox: make(chan func(), inboxSize), done: make(chan struct{}), maps: idle, ctx: ctx, end: end, fetch: fetch,
+		sessions: map[machine.Session]engineSession{}, numbers: map[engineSession]machine.Session{},
+		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]peerSession{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
 		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
 		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
@@ -114,7 +112,7 @@ func New(cfg Config) *Sidecar {
 }
 
 // Serve attaches the servers whose handlers this sidecar is. Before Run.
-func (s *Sidecar) Serve(engines *engine.Server, peers *peer.Server, fds *fd.Server) {
+func (s *Sidecar) Serve(engines engineDoor, peers peerDoor, fds fdDoor) {
 	s.engines, s.peers, s.fds = engines, peers, fds
 	if s.cfg.Record.Addr == "" {
 		s.cfg.Record.Addr = peers.Addr()

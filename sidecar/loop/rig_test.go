@@ -149,18 +149,12 @@ func (r *rig) group(group string, tp int32) {
 	inst := handoff.Instance(Random())
 	for n := range tp {
 		s := r.sides[fmt.Sprintf("%s/%d", group, n)]
-		u := int32(units) / tp
-		row := int64(u) * unitBytes
-		size := int64(layers*items*rows) * row
+		at := attachOf(group, inst, n, tp)
+		size := at.Buffers[0].Len
 		file := transfertest.File(t, size, unix.F_SEAL_SHRINK)
 		m, err := unix.Mmap(file, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		check(t, err)
-		sh := layout.Shard{Rank: layout.Rank(n), Box: layout.Box{Layers: layout.Span{Hi: layers}, Units: layout.Span{Lo: n * u, Hi: (n + 1) * u}},
-			Rows: rows, Items: items, DType: layout.BF16, View: layout.View{Layer: items * rows * row, Item: rows * row, Row: row, Unit: unitBytes, Elem: 2}}
-		c, err := client.Dial(t.Context(), client.Config{Dir: s.dir, Files: []int{file}, Attach: handoff.Attach{Group: group, Instance: inst,
-			Rank: layout.Rank(n), Ranks: tp, Model: handoff.ModelIdentity{Name: "m", Layout: model}, Shards: []layout.Shard{sh},
-			Buffers:  []handoff.BufferDecl{{Len: size}},
-			Capacity: handoff.Capacity{Blocks: items, BlockTokens: rows}, Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}})
+		c, err := client.Dial(t.Context(), client.Config{Dir: s.dir, Files: []int{file}, Attach: at})
 		check(t, err)
 		s.engine = &rank{Client: c, mem: m, tp: tp, rank: n, told: make(chan handoff.ToEngine, 64)}
 		ranks = append(ranks, s.engine)
@@ -187,6 +181,17 @@ func (r *rig) group(group string, tp int32) {
 		}
 	}()
 	r.notice(group, 0, control.Ready, "")
+}
+
+// attachOf is what rank n of tp states.
+func attachOf(group string, inst handoff.Instance, n, tp int32) handoff.Attach {
+	u := int32(units) / tp
+	row := int64(u) * unitBytes
+	sh := layout.Shard{Rank: layout.Rank(n), Box: layout.Box{Layers: layout.Span{Hi: layers}, Units: layout.Span{Lo: n * u, Hi: (n + 1) * u}},
+		Rows: rows, Items: items, DType: layout.BF16, View: layout.View{Layer: items * rows * row, Item: rows * row, Row: row, Unit: unitBytes, Elem: 2}}
+	return handoff.Attach{Group: group, Instance: inst, Rank: layout.Rank(n), Ranks: tp, Model: handoff.ModelIdentity{Name: "m", Layout: model},
+		Shards: []layout.Shard{sh}, Buffers: []handoff.BufferDecl{{Len: int64(layers*items*rows) * row}},
+		Capacity: handoff.Capacity{Blocks: items, BlockTokens: rows}, Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}
 }
 
 func (e *rank) apply(through uint64) {

@@ -18,12 +18,20 @@ type Engines struct{ s *Sidecar }
 func (s *Sidecar) Engines() Engines { return Engines{s} }
 
 // Attach numbers the session and lets the machine judge.
-func (h Engines) Attach(es *engine.Session, a handoff.Attach) error {
-	ok := h.s.post(func() {
-		h.s.last++
-		h.s.sessions[h.s.last], h.s.numbers[es] = es, h.s.last
-		h.s.cfg.Metrics.Sessions(metrics.EngineSession, len(h.s.sessions))
-		h.s.step(machine.FromEngine{Session: h.s.last, Msg: a})
+func (h Engines) Attach(es *engine.Session, a handoff.Attach) error { return h.s.attach(es, a) }
+
+// Message passes one on.
+func (h Engines) Message(es *engine.Session, msg handoff.FromEngine) { h.s.fromEngine(es, msg) }
+
+// Closed forgets the session.
+func (h Engines) Closed(es *engine.Session, err error) { h.s.engineClosed(es, err) }
+
+func (s *Sidecar) attach(es engineSession, a handoff.Attach) error {
+	ok := s.post(func() {
+		s.last++
+		s.sessions[s.last], s.numbers[es] = es, s.last
+		s.cfg.Metrics.Sessions(metrics.EngineSession, len(s.sessions))
+		s.step(machine.FromEngine{Session: s.last, Msg: a})
 	})
 	if !ok {
 		return fmt.Errorf("%w: the sidecar stops", handoff.ErrNotReady)
@@ -31,27 +39,25 @@ func (h Engines) Attach(es *engine.Session, a handoff.Attach) error {
 	return nil
 }
 
-// Message passes one on.
-func (h Engines) Message(es *engine.Session, msg handoff.FromEngine) {
-	h.s.post(func() {
-		if n, ok := h.s.numbers[es]; ok {
-			h.s.step(machine.FromEngine{Session: n, Msg: msg})
+func (s *Sidecar) fromEngine(es engineSession, msg handoff.FromEngine) {
+	s.post(func() {
+		if n, ok := s.numbers[es]; ok {
+			s.step(machine.FromEngine{Session: n, Msg: msg})
 		}
 	})
 }
 
-// Closed forgets the session.
-func (h Engines) Closed(es *engine.Session, err error) {
-	h.s.post(func() {
-		n, ok := h.s.numbers[es]
+func (s *Sidecar) engineClosed(es engineSession, err error) {
+	s.post(func() {
+		n, ok := s.numbers[es]
 		if !ok {
 			return
 		}
-		h.s.log.Info("engine session ended", "err", err)
-		delete(h.s.numbers, es)
-		delete(h.s.sessions, n)
-		h.s.cfg.Metrics.Sessions(metrics.EngineSession, len(h.s.sessions))
-		h.s.step(machine.EngineDown{Session: n})
+		s.log.Info("engine session ended", "err", err)
+		delete(s.numbers, es)
+		delete(s.sessions, n)
+		s.cfg.Metrics.Sessions(metrics.EngineSession, len(s.sessions))
+		s.step(machine.EngineDown{Session: n})
 	})
 }
 
@@ -61,52 +67,59 @@ type Peers struct{ s *Sidecar }
 // Peers returns the handler to give to peer.Listen.
 func (s *Sidecar) Peers() Peers { return Peers{s} }
 
-// Up takes a session whose Hellos agree. Two sidecars that dial each other have two
-// sessions, and send on the first. A peer that dials again has given up its last one,
-// which may hang here until its keepalive ends: the new one takes its place.
-func (h Peers) Up(ps *peer.Session) {
+// Up takes a session whose Hellos agree.
+func (h Peers) Up(ps *peer.Session) { h.s.peerUp(ps) }
+
+// Message passes one on, under the name that the session's Hello fixed.
+func (h Peers) Message(ps *peer.Session, msg handoff.PeerMessage) { h.s.fromPeer(ps, msg) }
+
+// Down ends a session, also one that never came up.
+func (h Peers) Down(ps *peer.Session, err error) { h.s.peerDown(ps, err) }
+
+// peerUp: two sidecars that dial each other have two sessions, and send on the first. A
+// peer that dials again has given up its last one, which may hang here until its keepalive
+// ends: the new one takes its place.
+func (s *Sidecar) peerUp(ps peerSession) {
 	p := ps.Peer()
-	if err := h.s.check(ps); err != nil {
-		h.s.log.Warn("peer refused", "peer", p, "err", err)
-		h.s.post(func() {
-			h.s.refused["Session"]++
-			h.s.cfg.Metrics.Dropped(metrics.Forbidden)
+	if err := s.identified(p, ps.Identity()); err != nil {
+		s.log.Warn("peer refused", "peer", p, "err", err)
+		s.post(func() {
+			s.refused["Session"]++
+			s.cfg.Metrics.Dropped(metrics.Forbidden)
 		})
 		ps.Close(err)
 		return
 	}
-	h.s.post(func() {
-		if slices.ContainsFunc(h.s.up[p], func(o *peer.Session) bool { return o.Dialed() == ps.Dialed() }) {
-			h.s.lose(p, errReplaced)
+	s.post(func() {
+		if slices.ContainsFunc(s.up[p], func(o peerSession) bool { return o.Dialed() == ps.Dialed() }) {
+			s.lose(p, errReplaced)
 		}
-		h.s.up[p] = append(h.s.up[p], ps)
-		h.s.cfg.Metrics.Sessions(metrics.PeerSession, len(h.s.up))
-		if len(h.s.up[p]) == 1 {
-			h.s.step(machine.PeerUp{Peer: p})
+		s.up[p] = append(s.up[p], ps)
+		s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
+		if len(s.up[p]) == 1 {
+			s.step(machine.PeerUp{Peer: p})
 		}
 	})
 }
 
 var errReplaced = fmt.Errorf("%w: the peer opened another session", handoff.ErrPeer)
 
-// Message passes one on, under the name that the session's Hello fixed.
-func (h Peers) Message(ps *peer.Session, msg handoff.PeerMessage) {
-	h.s.post(func() {
-		if slices.Contains(h.s.up[ps.Peer()], ps) {
-			h.s.step(machine.FromPeer{Peer: ps.Peer(), Msg: msg})
+func (s *Sidecar) fromPeer(ps peerSession, msg handoff.PeerMessage) {
+	s.post(func() {
+		if slices.Contains(s.up[ps.Peer()], ps) {
+			s.step(machine.FromPeer{Peer: ps.Peer(), Msg: msg})
 		}
 	})
 }
 
-// Down ends a session, also one that never came up.
-func (h Peers) Down(ps *peer.Session, err error) {
+func (s *Sidecar) peerDown(ps peerSession, err error) {
 	p := ps.Peer()
-	h.s.post(func() {
-		switch ss := h.s.up[p]; {
+	s.post(func() {
+		switch ss := s.up[p]; {
 		case slices.Contains(ss, ps):
-			h.s.lose(p, err)
+			s.lose(p, err)
 		case len(ss) == 0 && ps.Dialed():
-			h.s.step(machine.PeerDown{Peer: p, Err: err})
+			s.step(machine.PeerDown{Peer: p, Err: err})
 		} // else a dial that lost against the peer's own, or a session that was replaced or refused
 	})
 }
@@ -124,12 +137,8 @@ func (s *Sidecar) lose(p handoff.Member, err error) {
 	s.step(machine.PeerDown{Peer: p, Err: err})
 }
 
-// check compares what a peer says of itself with its certificate.
-func (s *Sidecar) check(ps *peer.Session) error {
-	return s.identified(ps.Peer(), ps.Identity())
-}
-
-// identified refuses a name without a certificate's, whatever Identify says.
+// identified compares what a peer says of itself with its certificate, and refuses a name
+// without one, whatever Identify says.
 func (s *Sidecar) identified(p handoff.Member, id string) error {
 	if want := s.cfg.Identify(p.Group, int32(p.Rank)); id == "" || id != want {
 		return fmt.Errorf("%w: %v shows the certificate of %s, want %s", handoff.ErrPeer, p, id, want)
