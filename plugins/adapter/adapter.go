@@ -59,7 +59,8 @@ const (
 	MaxName     = 63      // bytes of Info.Name and Info.Version
 	MaxSection  = 1 << 20 // bytes of a configuration section
 	MaxHandoffs = 8 * control.MaxPage
-	MaxNotices  = 256 // of one Update
+	MaxNotices  = 256     // of one Update
+	MaxBytes    = 8 << 20 // of its notices, as Weight counts
 	MaxAsks     = 1024
 )
 
@@ -83,4 +84,14 @@ func (i Info) Check() error {
 		}
 	}
 	return nil
+}
+
+// Weight bounds from above what a notice takes on the wire, in bytes.
+func Weight(n control.Notice) int {
+	w := 8 << 10
+	if n.Manifest != nil {
+		r := n.Manifest.Resume
+		w += len(r.Sampler) + 10*len(r.Tokens) + 4*len(r.Logprobs)
+	}
+	return w
 }

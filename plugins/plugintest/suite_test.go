@@ -5,16 +5,28 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/batonkv/baton/plugins/adapter"
+	"github.com/batonkv/baton/plugins/adapter/child"
 	"github.com/batonkv/baton/plugins/adapter/drive"
 	"github.com/batonkv/baton/plugins/plugintest"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
+
+const envChild = "PLUGINTEST_CHILD"
+
+// TestMain makes the test binary an adapter when a test starts it as one.
+func TestMain(m *testing.M) {
+	if os.Getenv(envChild) != "" {
+		child.Serve(&ledger{})
+	}
+	os.Exit(m.Run())
+}
 
 // ledger keeps what it was told in a file: {"id": "phase"}.
 type ledger struct {
@@ -66,5 +78,12 @@ func subject(t *testing.T, open drive.Opener) plugintest.Subject {
 func TestBuiltIn(t *testing.T) {
 	plugintest.Run(t, func(t *testing.T) plugintest.Subject {
 		return subject(t, drive.BuiltIn(func() adapter.Adapter { return &ledger{} }))
+	})
+}
+
+func TestChild(t *testing.T) {
+	t.Setenv(envChild, "1")
+	plugintest.Run(t, func(t *testing.T) plugintest.Subject {
+		return subject(t, child.Open([]string{os.Args[0]}, slog.New(slog.NewTextHandler(t.Output(), nil))))
 	})
 }

@@ -34,6 +34,7 @@ type Machine struct {
 	dirty   bool          // something happened since the state was looked at
 
 	notices []control.Notice // that are wanted and were not told
+	weight  int              // of them
 	lost    uint64
 	gap     bool // notices is not whole
 }
@@ -134,7 +135,7 @@ func (m *Machine) due() {
 	case m.status.Stage == Waiting:
 		m.life++
 		m.synced, m.collect, m.dirty, m.sent = false, false, false, adapter.State{}
-		m.notices, m.lost, m.gap = nil, 0, false
+		m.forget()
 		m.enter(Opening, opened, m.cfg.Start)
 		m.do(Open{m.life})
 	case m.await == nothing:
@@ -205,7 +206,7 @@ func (m *Machine) saw(e Looked) {
 		m.rest()
 		return
 	}
-	m.notices, m.lost, m.gap = nil, 0, false
+	m.forget()
 	m.sent, m.called = e.State, m.now
 	m.call(Notifying, m.cfg.Call, Call{Verb: adapter.Notify, Update: u})
 }
@@ -237,18 +238,23 @@ func (m *Machine) noticed(n control.Notice) {
 	case n.Kind == control.Gap:
 		m.lose(n.Lost)
 	case !slices.Contains(m.status.Info.Wants, n.Kind):
-	case m.gap || len(m.notices) == adapter.MaxNotices:
+	case m.gap || len(m.notices) == adapter.MaxNotices || m.weight+adapter.Weight(n) > adapter.MaxBytes:
 		m.lose(1)
 	default:
 		m.notices = append(m.notices, n)
+		m.weight += adapter.Weight(n)
 	}
 	m.hurry()
 }
 
+// forget begins the list of notices anew.
+func (m *Machine) forget() { m.notices, m.weight, m.lost, m.gap = nil, 0, 0, false }
+
 // lose gives up the list of notices: the whole state takes its place.
 func (m *Machine) lose(n uint64) {
-	m.lost += n + uint64(len(m.notices))
-	m.notices, m.gap = nil, true
+	n += m.lost + uint64(len(m.notices))
+	m.forget()
+	m.lost, m.gap = n, true
 }
 
 // fail ends a life that went wrong.
@@ -264,7 +270,7 @@ func (m *Machine) fail(err error) {
 
 func (m *Machine) end(hard bool) {
 	m.collect = false
-	m.notices = nil
+	m.forget()
 	m.enter(Ending, closed, 0)
 	m.do(Close{Life: m.life, Hard: hard})
 }

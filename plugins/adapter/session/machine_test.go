@@ -369,3 +369,17 @@ func TestALookThatFailsIsRepeated(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestHeavyNoticesAreLostSooner(t *testing.T) {
+	r := newRig(t, Default())
+	for range 4 {
+		r.answer(nil)
+	}
+	heavy := control.Notice{Kind: control.Exported, Manifest: &handoff.Manifest{Resume: handoff.Resume{Sampler: make([]byte, adapter.MaxBytes/4)}}}
+	for i := range 5 {
+		r.step(Noticed{heavy})
+		if lost, n := r.m.lost, len(r.m.notices); i < 3 && (lost != 0 || n != i+1) || i >= 3 && (lost != uint64(i+1) || n != 0) {
+			t.Errorf("after %d: %d wait, %d lost", i+1, n, lost)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/batonkv/baton/plugins/adapter"
+	adapterv1 "github.com/batonkv/baton/proto/adapter/v1"
+	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// client is the sidecar's side: an adapter in another process.
+type client struct {
+	c    adapterv1.AdapterClient
+	asks bool            // Register said so
+	over context.Context // of the life
+
+	mu     sync.Mutex // guards:
+	work   *answers   // of Ask; nil before
+	closed bool
+}
+
+// failed reads an error of a call. What the adapter did not say itself is its process's
+// end, or that of ctx.
+func failed(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	said := errs.FromStatus(err)
+	switch {
+	case errs.Spoken(said):
+		return said
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), said)
+	case status.Code(err) == codes.Unimplemented:
+		return fmt.Errorf("%w: the adapter is of a release without this call: %w", handoff.ErrVersion, said)
+	case status.Code(err) == codes.Unavailable, errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w: %w", handoff.ErrHost, said)
+	}
+	return said
+}
+
+func (c *client) Register(ctx context.Context) (adapter.Info, error) {
+	p, err := c.c.Register(ctx, &adapterv1.RegisterRequest{})
+	if err != nil {
+		return adapter.Info{}, failed(ctx, err)
+	}
+	var i adapter.Info
+	i, c.asks, err = decodeInfo(p)
+	return i, err
+}
+
+func (c *client) Configure(ctx context.Context, section []byte) error {
+	_, err := c.c.Configure(ctx, &adapterv1.ConfigureRequest{Section: section})
+	return failed(ctx, err)
+}
+
+// Ask opens the stream on which the adapter asks, if it does.
+func (c *client) Ask(calls adapter.Calls) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asks && !c.closed {
+		c.work = answer(c.over, c.c, calls)
+	}
+}
+
+// close waits for what the adapter asked. The life is over.
+func (c *client) close() {
+	c.mu.Lock()
+	work := c.work
+	c.closed = true
+	c.mu.Unlock()
+	if work != nil {
+		work.wait()
+	}
+}
+
+func (c *client) Sync(ctx context.Context, s adapter.State) error {
+	p, err := encodeState(s)
+	if err != nil {
+		return err
+	}
+	_, err = c.c.Sync(ctx, &adapterv1.SyncRequest{State: p})
+	return failed(ctx, err)
+}
+
+func (c *client) Notify(ctx context.Context, u adapter.Update) error {
+	p, err := encodeUpdate(u)
+	if err != nil {
+		return err
+	}
+	_, err = c.c.Notify(ctx, p)
+	return failed(ctx, err)
+}
+
+func (c *client) Drain(ctx context.Context) error {
+	_, err := c.c.Drain(ctx, &adapterv1.DrainRequest{})
+	return failed(ctx, err)
+}
