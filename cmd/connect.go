@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -95,18 +96,14 @@ func (c *connection) open(cmd *cobra.Command) (*route.Router, io.Closer, error) 
 	if err := c.load(cmd); err != nil {
 		return nil, nil, err
 	}
-	own, err := c.cfg.TLS.Load(time.Now())
+	dial, err := c.dial()
 	if err != nil {
-		return nil, nil, &HintError{err, "baton certs show FILE says what is in it; baton certs leaf --control NAME makes one for a control plane"}
-	}
-	dial := func(r discovery.Record) *tls.Config {
-		return own.Client(certs.Expect(certs.SidecarID(r.Cluster, r.Tenant, r.Group, r.Rank)))
+		return nil, nil, err
 	}
 	cfg := route.Config{TLS: dial}
 	closer := io.Closer(nothing{})
 	if c.cfg.Addr != "" {
-		base := discovery.Record{Cluster: c.cfg.Cluster, Tenant: c.cfg.Tenant, Group: c.cfg.Group}
-		cfg.Source = route.One(c.cfg.Addr, dial(base), base)
+		cfg.Source = c.addressed(dial)
 	} else {
 		registry, err := etcd.Open(cmd.Context(), c.cfg.Etcd)
 		if err != nil {
@@ -116,6 +113,49 @@ func (c *connection) open(cmd *cobra.Command) (*route.Router, io.Closer, error) 
 	}
 	cfg.Source = telling(cfg.Source, func(what string) { fmt.Fprintln(cmd.ErrOrStderr(), what) })
 	return route.New(cfg), closer, nil
+}
+
+// later connects when it is first needed: an etcd that is down delays nothing but calls.
+func (c *connection) later(log *slog.Logger) (*route.Router, error) {
+	dial, err := c.dial()
+	if err != nil {
+		return nil, err
+	}
+	cfg := route.Config{TLS: dial, Log: log}
+	if c.cfg.Addr != "" {
+		cfg.Source = c.addressed(dial)
+		return route.New(cfg), nil
+	}
+	c.cfg.Etcd.Log = log
+	cfg.Source = func(ctx context.Context) iter.Seq2[discovery.Snapshot, error] {
+		return func(yield func(discovery.Snapshot, error) bool) {
+			registry, err := etcd.Open(ctx, c.cfg.Etcd)
+			if err != nil {
+				yield(discovery.Snapshot{}, err)
+				return
+			}
+			defer registry.Close()
+			route.Discovery(registry, c.cfg.Cluster)(ctx)(yield)
+		}
+	}
+	return route.New(cfg), nil
+}
+
+// dial is how the sidecar of a record is called.
+func (c *connection) dial() (func(discovery.Record) *tls.Config, error) {
+	own, err := c.cfg.TLS.Load(time.Now())
+	if err != nil {
+		return nil, &HintError{err, "baton certs show FILE says what is in it; baton certs leaf --control NAME makes one for a control plane"}
+	}
+	return func(r discovery.Record) *tls.Config {
+		return own.Client(certs.Expect(certs.SidecarID(r.Cluster, r.Tenant, r.Group, r.Rank)))
+	}, nil
+}
+
+// addressed is the group at --addr.
+func (c *connection) addressed(dial func(discovery.Record) *tls.Config) route.Source {
+	base := discovery.Record{Cluster: c.cfg.Cluster, Tenant: c.cfg.Tenant, Group: c.cfg.Group}
+	return route.One(c.cfg.Addr, dial(base), base)
 }
 
 // telling is source, and says when it is lost and when it is back.

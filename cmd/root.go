@@ -180,6 +180,7 @@ func newRoot() *cobra.Command {
 		newLoadCmd(),
 		newMoverCmd(),
 		newPlanCmd(),
+		newPluginCmd(),
 		newSidecarCmd(),
 		newVersionCmd(),
 		newWatchCmd(),

@@ -20,15 +20,23 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	if err := checkLog(level, format); err != nil {
 		return nil, err
 	}
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("%w: log-level: %q: %w", ErrConfig, level, err)
+	l, err := ParseLevel(level)
+	if err != nil {
+		return nil, err
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return slog.New(slog.NewTextHandler(w, opts)), nil
+}
+
+// ParseLevel reads a level; the error is ErrConfig.
+func ParseLevel(level string) (l slog.Level, err error) {
+	if err = checkLog(level, logFormats[0]); err == nil {
+		err = l.UnmarshalText([]byte(level))
+	}
+	return l, err
 }
 
 func checkLog(level, format string) error {

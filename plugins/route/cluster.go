@@ -3,7 +3,6 @@ package route
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 
@@ -57,7 +56,7 @@ func (c clusters) Describe(ctx context.Context, group string) (plugins.Detail, e
 }
 
 func (c clusters) Do(ctx context.Context, group string, a handoff.Action) error {
-	return done(ctx, c.Router, group, func(ctx context.Context, cl *client.Client) error { return steer(cl).Do(ctx, a) })
+	return done(ctx, c.Router, group, func(ctx context.Context, cl *client.Client) error { return cl.Do(ctx, a) })
 }
 
 func (c clusters) SetWeightsEpoch(ctx context.Context, group string, epoch uint64) error {
@@ -66,32 +65,10 @@ func (c clusters) SetWeightsEpoch(ctx context.Context, group string, epoch uint6
 
 func (c clusters) Drain(ctx context.Context, group string, resume bool) (control.Drain, error) {
 	return call(ctx, c.Router, group, func(ctx context.Context, cl *client.Client) (control.Drain, error) {
-		return steer(cl).Drain(ctx, resume)
+		return cl.Drain(ctx, resume)
 	})
 }
 
 func (c clusters) Reset(ctx context.Context, group string) error {
 	return done(ctx, c.Router, group, func(ctx context.Context, cl *client.Client) error { return cl.Reset(ctx) })
-}
-
-// steering is what a release of the sidecar's client may lack.
-type steering interface {
-	Do(context.Context, handoff.Action) error
-	Drain(context.Context, bool) (control.Drain, error)
-}
-
-type without struct{}
-
-func (without) Do(context.Context, handoff.Action) error { return errWithout }
-func (without) Drain(context.Context, bool) (control.Drain, error) {
-	return control.Drain{}, errWithout
-}
-
-var errWithout = fmt.Errorf("%w: this release does not steer engines", handoff.ErrVersion)
-
-func steer(c any) steering {
-	if s, ok := c.(steering); ok {
-		return s
-	}
-	return without{}
 }

@@ -53,7 +53,7 @@ func tell(ctx context.Context, c *client.Client, addr string, base discovery.Rec
 	record := func(m control.MemberStatus) discovery.Record {
 		r := base
 		r.Group, r.Rank, r.Incarnation = m.Group, int32(m.Rank), uint64(m.Incarnation)
-		r.Addr, r.PID, r.Ranks, r.Instance = m.Addr, m.PID, st.Ranks, uint64(st.Instance)
+		r.Addr, r.PID, r.Ranks, r.Instance, r.Draining = m.Addr, m.PID, st.Ranks, uint64(st.Instance), st.Draining
 		if !m.Attached {
 			r.Instance = 0
 		}

@@ -45,7 +45,7 @@ func newSnapshot(s discovery.Snapshot) *snapshot {
 func groupOf(rs []discovery.Record) plugins.Group {
 	first := rs[0]
 	g := plugins.Group{Cluster: first.Cluster, Pool: first.Pool, Name: first.Group, Tenant: first.Tenant, Role: first.Role,
-		Instance: handoff.Instance(first.Instance), Size: first.Ranks, Geometry: first.Geometry,
+		Instance: handoff.Instance(first.Instance), Size: first.Ranks, Draining: first.Draining, Geometry: first.Geometry,
 		CapacityBlocks: first.CapacityBlocks, CapacitySlots: first.CapacitySlots}
 	g.Complete = first.Rank == 0 && first.Instance != 0 && int(first.Ranks) == len(rs)
 	for _, r := range rs {

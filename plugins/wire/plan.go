@@ -3,11 +3,7 @@ package wire
 import (
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/proto/codec"
-	commonv1 "github.com/batonkv/baton/proto/common/v1"
-	controlv1 "github.com/batonkv/baton/proto/control/v1"
 	pluginv1 "github.com/batonkv/baton/proto/plugin/v1"
-	"github.com/batonkv/baton/sidecar/control"
-	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/reshard"
 )
@@ -112,50 +108,4 @@ func DecodeFormat(p pluginv1.Format) (plugins.Format, error) {
 	}
 	_, err := EncodeFormat(plugins.Format(p))
 	return plugins.Format(p), err
-}
-
-// EncodeAction encodes what engines are asked to do.
-func EncodeAction(a handoff.Action) (commonv1.Action, error) {
-	return commonv1.Action(a), checkAction(a)
-}
-
-// DecodeAction is the inverse of EncodeAction.
-func DecodeAction(p commonv1.Action) (handoff.Action, error) {
-	if p < 0 || p > commonv1.Action(^handoff.Action(0)) {
-		return 0, bound("action", "%d", p)
-	}
-	return handoff.Action(p), checkAction(handoff.Action(p))
-}
-
-func checkAction(a handoff.Action) error {
-	if _, known := commonv1.Action_name[int32(a)]; a == 0 || !known {
-		return bound("action", "%d: want one of baton.common.v1.Action", a)
-	}
-	return nil
-}
-
-// maxWaits bounds what a drain waits for.
-const maxWaits = 16
-
-// EncodeDrain encodes how far a drain is.
-func EncodeDrain(d control.Drain) (*controlv1.DrainResponse, error) {
-	return &controlv1.DrainResponse{Draining: d.Draining, Safe: d.Safe, Imports: d.Imports, Exports: d.Exports, Waits: d.Waits}, checkDrain(d)
-}
-
-// DecodeDrain is the inverse of EncodeDrain.
-func DecodeDrain(p *controlv1.DrainResponse) (control.Drain, error) {
-	d := control.Drain{Draining: p.GetDraining(), Safe: p.GetSafe(), Imports: p.GetImports(), Exports: p.GetExports(), Waits: p.GetWaits()}
-	return d, checkDrain(d)
-}
-
-func checkDrain(d control.Drain) error {
-	if d.Imports < 0 || d.Exports < 0 || len(d.Waits) > maxWaits {
-		return bound("drain", "%d imports, %d exports, %d waits", d.Imports, d.Exports, len(d.Waits))
-	}
-	for _, w := range d.Waits {
-		if err := text("drain.waits", w); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/plugins"
-	commonv1 "github.com/batonkv/baton/proto/common/v1"
 	pluginv1 "github.com/batonkv/baton/proto/plugin/v1"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
@@ -100,27 +99,6 @@ func TestPlanQuery(t *testing.T) {
 	}
 	if !isBound(DecodePlanQuery(nil)) {
 		t.Error("an empty query")
-	}
-}
-
-func TestActions(t *testing.T) {
-	for v := range commonv1.Action_name {
-		p := commonv1.Action(v)
-		a, err := DecodeAction(p)
-		if p == 0 {
-			if !errors.Is(err, handoff.ErrBound) {
-				t.Errorf("action 0: %v", err)
-			}
-			continue
-		}
-		if back, eerr := EncodeAction(a); err != nil || eerr != nil || back != p || a.String() == handoff.Action(0).String() {
-			t.Errorf("%v: %v, %v, %v", p, a, err, eerr)
-		}
-	}
-	for _, p := range []commonv1.Action{-1, 99, 257} {
-		if !isBound(DecodeAction(p)) {
-			t.Errorf("action %d", p)
-		}
 	}
 }
 

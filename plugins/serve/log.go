@@ -1,0 +1,49 @@
+package serve
+
+import (
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// NewLog writes lines that a go-plugin host takes apart: one JSON object each with
+// hclog's names for time, level and message.
+func NewLog(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) > 0 {
+			return a
+		}
+		switch a.Key {
+		case slog.TimeKey:
+			return slog.String("@timestamp", a.Value.Time().Format("2006-01-02T15:04:05.000000Z07:00"))
+		case slog.LevelKey:
+			return slog.String("@level", strings.ToLower(a.Value.String()))
+		case slog.MessageKey:
+			return slog.String("@message", a.Value.String())
+		}
+		return a
+	}})).With("@module", "baton")
+}
+
+// hcLogger is log for go-plugin itself.
+func hcLogger(log *slog.Logger) hclog.Logger {
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Trace})
+	l.RegisterSink(sink{log})
+	return l
+}
+
+type sink struct{ log *slog.Logger }
+
+// Accept implements hclog.SinkAdapter. Its levels begin at trace, which is debug here.
+func (s sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	to := s.log.Debug
+	switch level {
+	case hclog.Warn:
+		to = s.log.Warn
+	case hclog.Error:
+		to = s.log.Error
+	}
+	to(msg, args...)
+}
