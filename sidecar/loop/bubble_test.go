@@ -122,6 +122,7 @@ func (b *bubble) side(group string, wrap func(*inside, discovery.Registry) disco
 func (n *inside) close() {
 	n.end()
 	<-n.over
+	synctest.Wait()
 	n.settle(transfer.ErrMover)
 	if n.last != nil {
 		n.last.Close(nil)

@@ -34,8 +34,11 @@ func (n *inside) imports(man handoff.Manifest, deadline time.Duration) {
 	}()
 }
 
-// pass lets the bubble's clock run: nothing is waited for by it.
-func pass(d time.Duration) { time.Sleep(d) }
+// pass lets the bubble's clock run, and all that happens by then happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
 
 // A lease ends at its instant, and one that is renewed at the end of its hold: no sooner,
 // no later, and nobody but the clock wakes the loop.
@@ -132,7 +135,6 @@ func TestDiscoveryFails(t *testing.T) {
 			return g
 		})
 		pass(time.Minute)
-		synctest.Wait()
 		check(t, n.unregistered())
 		lose := func() {
 			b.store.Orphan(g.reg)
