@@ -1,10 +1,11 @@
 // Package rows copies strided rows between host memories at the speed of a flat
 // memcpy: a transfer.Copier in C with run-time CPU dispatch, non-temporal stores for
 // copies that do not fit the cache, and work split over a bounded number of
-// goroutines. Without cgo the Go reference (package plain) does the same, slower.
+// goroutines. It converts between bf16, fp16 and fp32 on the way, each element rounded
+// once. Without cgo the Go reference (package plain) does the same, slower.
 //
-// It does not convert dtypes, map memory or keep goroutines: those that a Copy
-// starts have ended when it returns.
+// It does not map memory or keep goroutines: those that a Copy starts have ended when
+// it returns.
 package rows
 
 import (
@@ -72,7 +73,7 @@ func New(cfg Config) (*Copier, error) {
 // ISA names the instruction set in use: "avx512", "avx2", "plain" or "go".
 func (c *Copier) ISA() string { return c.isa.String() }
 
-// Fits implements transfer.Copier: ErrConvert for any change of dtype.
+// Fits implements transfer.Copier: ErrConvert for a change of dtype that package float lacks.
 func (c *Copier) Fits(n lower.Nest) error { return plain.Fits(n) }
 
 // Copy implements transfer.Copier. When ctx ends it stops at the next piece, at most

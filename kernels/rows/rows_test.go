@@ -17,6 +17,7 @@ import (
 	"github.com/batonkv/baton/kernels/rows/plain"
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/float"
 	"github.com/batonkv/baton/transfer/lower"
 )
 
@@ -44,6 +45,12 @@ func oracle(n lower.Nest, src, dst []byte) {
 	var loop func(k int, s, d int64)
 	loop = func(k int, s, d int64) {
 		if k == int(n.Rank) {
+			if n.From != 0 && n.From != n.To {
+				for i := range n.Run / n.From.Size() {
+					float.Store(n.To, dst[d+i*n.To.Size():], float.Load(n.From, src[s+i*n.From.Size():]))
+				}
+				return
+			}
 			for i := range n.Run {
 				if n.From == 0 {
 					dst[d+i] = 0
@@ -60,6 +67,17 @@ func oracle(n lower.Nest, src, dst []byte) {
 	loop(0, n.SrcOff, n.DstOff)
 }
 
+// numbers are the types that convert into each other.
+var numbers = []layout.DType{layout.BF16, layout.F16, layout.F32}
+
+// written is the bytes of one body of n at the destination.
+func written(n lower.Nest) int64 {
+	if n.From == 0 || n.From == n.To {
+		return n.Run
+	}
+	return n.Run / n.From.Size() * n.To.Size()
+}
+
 // drawNest draws a nest whose destination cells do not overlap: strides grow from the
 // innermost loop, with gaps, and the loops are then shuffled. It returns the buffer
 // sizes that it needs.
@@ -68,12 +86,18 @@ func drawNest(t *rapid.T) (n lower.Nest, srcLen, dstLen int64) {
 	n.Run = rapid.SampledFrom(runs).Draw(t, "run")
 	n.Rank = uint8(rapid.IntRange(0, lower.MaxDims).Draw(t, "rank"))
 	n.From, n.To = layout.BF16, layout.BF16
-	if rapid.IntRange(0, 9).Draw(t, "zero") == 0 {
+	switch rapid.IntRange(0, 9).Draw(t, "kind") {
+	case 0:
 		n.From = 0
+	case 1, 2, 3:
+		types := rapid.Permutation(numbers).Draw(t, "types")
+		n.From, n.To = types[0], types[1]
+		n.Run -= n.Run % n.From.Size()
 	}
+	out := written(n) // bytes of a body at the destination
 	gap := rapid.SampledFrom([]int64{0, 0, 1, 64, 256}).Draw(t, "gap")
 	budget := 1 + (2<<20)/max(n.Run+gap, 1)
-	at := n.Run
+	at := out
 	for i := range n.Rank {
 		d := lower.Dim{N: int32(rapid.Int64Range(0, min(budget, 70)).Draw(t, "n"))}
 		if d.N == 0 && rapid.IntRange(0, 9).Draw(t, "empty") > 0 {
@@ -110,7 +134,7 @@ func drawNest(t *rapid.T) (n lower.Nest, srcLen, dstLen int64) {
 	dd, du := reach(func(d lower.Dim) int64 { return d.DstStride })
 	n.SrcOff = sd + rapid.Int64Range(0, 70).Draw(t, "srcoff")
 	n.DstOff = dd + rapid.SampledFrom([]int64{0, 64, 1, 17}).Draw(t, "dstoff")
-	return n, n.SrcOff + su + n.Run + 1, n.DstOff + du + n.Run + 1
+	return n, n.SrcOff + su + n.Run + 1, n.DstOff + du + out + 1
 }
 
 // Every instruction set, streaming or not, writes the oracle's bytes and no other.
@@ -281,7 +305,12 @@ func TestRefusals(t *testing.T) {
 		"more than the buffer":  {N{Run: 1, Rank: 1, Dims: dims(big)}, transfer.ErrBounds},
 		"no source buffer":      {N{Src: 1, Run: 1}, transfer.ErrBounds},
 		"no destination buffer": {N{Dst: math.MaxUint32, Run: 1}, transfer.ErrBounds},
-		"conversion":            {N{Run: 2, From: layout.BF16, To: layout.F32}, transfer.ErrConvert},
+		"conversion":            {N{Run: 2, From: layout.F8E4M3, To: layout.F32}, transfer.ErrConvert},
+		"to bytes":              {N{Run: 2, From: layout.BF16, To: layout.U8}, transfer.ErrConvert},
+		"widens into its place": {N{Run: size / 2, From: layout.BF16, To: layout.F32}, nil},
+		"widens too far":        {N{Run: size/2 + 2, From: layout.BF16, To: layout.F32}, transfer.ErrBounds},
+		"half an element":       {N{Run: 3, From: layout.BF16, To: layout.F32}, transfer.ErrBounds},
+		"endless conversion":    {N{Run: math.MaxInt64 - 1, From: layout.BF16, To: layout.F32}, transfer.ErrBounds},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, dst := pattern(size), bytes.Repeat([]byte{canary}, size)

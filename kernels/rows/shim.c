@@ -1,9 +1,9 @@
 #include "shim.h"
 
+#include <stddef.h>
 #include <string.h>
 
-/* A 2-D copy, the two innermost loops of an op: n rows of run bytes. */
-typedef void (*copy2d_fn)(char *d, const char *s, int64_t n, int64_t run, int64_t ds, int64_t ss);
+#include "convert.h"
 
 enum {
 	LINE = 64,
@@ -162,16 +162,27 @@ static void walk(const struct rows_op *op, copy2d_fn f)
 	}
 }
 
+/* What does the body of a kind, or NULL. Converting goes through the cache. */
+static copy2d_fn body(int32_t kind, int32_t isa, int32_t stream)
+{
+	switch (kind) {
+	case ROWS_COPY:
+		return stream ? streaming[isa] : rows_cached;
+	case ROWS_ZERO:
+		return rows_zero;
+	}
+	return rows_convert(kind, isa > ROWS_PLAIN);
+}
+
 int32_t rows_exec(const struct rows_op *ops, int64_t n, int32_t isa, int32_t stream)
 {
 	if (isa < ROWS_PLAIN || isa > rows_best())
 		return -1;
 	for (int64_t i = 0; i < n; i++)
-		if (ops[i].rank < 0 || ops[i].rank > ROWS_MAX_DIMS)
+		if (ops[i].rank < 0 || ops[i].rank > ROWS_MAX_DIMS || !body(ops[i].kind, isa, stream))
 			return -1;
-	copy2d_fn copy = stream ? streaming[isa] : rows_cached;
 	for (int64_t i = 0; i < n; i++)
-		walk(&ops[i], ops[i].zero ? rows_zero : copy);
+		walk(&ops[i], body(ops[i].kind, isa, stream));
 	if (stream)
 		fence();
 	return 0;

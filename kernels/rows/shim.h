@@ -8,16 +8,22 @@ enum { ROWS_MAX_DIMS = 6 };
 /* Instruction sets, in rising order. */
 enum { ROWS_PLAIN = 0, ROWS_AVX2 = 1, ROWS_AVX512 = 2 };
 
+/* What the body of an op does: copies run bytes, zeroes run bytes, or converts run bytes
+ * of elements of one type to another. Numbers of types are those of layout.DType. */
+enum { ROWS_COPY = 0, ROWS_ZERO = 1 };
+enum { ROWS_BF16 = 1, ROWS_F16 = 2, ROWS_F32 = 3 };
+#define ROWS_CONVERT(FROM, TO) ((FROM) << 8 | (TO))
+
 struct rows_dim {
 	int64_t n, src, dst; /* steps; bytes per step on each side */
 };
 
-/* One copy whose bounds the caller has checked. dim[0] is the outermost loop; the
- * body copies run bytes, or zeroes them when zero is set. Layout equals plain.Op. */
+/* One copy whose bounds the caller has checked. dim[0] is the outermost loop; run is
+ * bytes of the source. Layout equals plain.Op. */
 struct rows_op {
 	uint64_t src, dst;
 	int64_t run;
-	int32_t rank, zero;
+	int32_t rank, kind;
 	struct rows_dim dim[ROWS_MAX_DIMS];
 };
 
@@ -25,7 +31,7 @@ struct rows_op {
 int32_t rows_best(void);
 
 /* Executes n ops. stream: bypass the cache with non-temporal stores, for copies that
- * do not fit it. isa must not exceed rows_best(). Returns 0, or -1 for a bad isa or rank. */
+ * do not fit it. isa must not exceed rows_best(). Returns 0, or -1 for a bad isa, rank or kind. */
 int32_t rows_exec(const struct rows_op *ops, int64_t n, int32_t isa, int32_t stream);
 
 /* One call of the C library's memcpy: the yardstick. */

@@ -44,11 +44,7 @@ func cut(dst []plain.Op, o plain.Op, bytes, limit int64) []plain.Op {
 func cutRun(dst []plain.Op, o plain.Op, limit int64) []plain.Op {
 	limit = max(limit/runAlign, 1) * runAlign
 	for at := int64(0); at < o.Run; at += limit {
-		p := o
-		p.Src += uint64(at)
-		p.Dst += uint64(at)
-		p.Run = min(limit, o.Run-at)
-		dst = append(dst, p)
+		dst = append(dst, o.At(at, min(limit, o.Run-at)))
 	}
 	return dst
 }

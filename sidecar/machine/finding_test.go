@@ -11,33 +11,48 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 )
 
-// Groups that hold a state in different types are told before the source is asked.
+// Groups that hold a state in types that no copier converts are told before the source
+// is asked. Other types differ freely.
 func TestUnequalTypes(t *testing.T) {
-	w := pair(t, 2, 1)
-	man := w.export("p", "r1", 20)
-	d := w.at("d", 0)
-	d.step(EngineDown{d.eng.session})
-	a := d.eng.attach
-	a.Instance++
-	a.Shards = slices.Clone(a.Shards)
-	a.Shards[1].DType, a.Shards[1].View.Unit, a.Shards[1].View.Elem = layout.BF16, 32, 2
-	d.attach(a)
-	w.run()
-	w.advance(time.Second) // sessions ended with the engine
-	clear(w.sent)
-	c := w.importStart("d", man)
-	w.run()
-	r := w.ended(c)
-	if !errors.Is(r.Err, handoff.ErrPlan) {
-		t.Fatal(r.Err)
-	}
-	for _, word := range []string{`"ssm"`, "fp32 in group p", "bf16 in group d", "launch both groups"} {
-		if !strings.Contains(r.Err.Error(), word) {
-			t.Errorf("%v: does not say %s", r.Err, word)
+	for _, c := range []struct {
+		dtype layout.DType
+		says  []string
+	}{
+		{layout.BF16, nil},
+		{layout.F8E4M3, []string{`"ssm"`, "fp32 in group p", "fp8_e4m3 in group d", "launch both groups"}},
+	} {
+		w := pair(t, 2, 1)
+		man := w.export("p", "r1", 20)
+		d := w.at("d", 0)
+		d.step(EngineDown{d.eng.session})
+		a := d.eng.attach
+		a.Instance++
+		a.Shards = slices.Clone(a.Shards)
+		a.Shards[1].DType, a.Shards[1].View.Unit, a.Shards[1].View.Elem = c.dtype, 16*c.dtype.Size(), c.dtype.Size()
+		d.attach(a)
+		w.run()
+		w.advance(time.Second) // sessions ended with the engine
+		clear(w.sent)
+		call := w.importStart("d", man)
+		w.run()
+		r := w.ended(call)
+		if c.says == nil {
+			if r.Err != nil || w.sent["Open"] != 1 {
+				t.Errorf("%v: %v, sent %v", c.dtype, r.Err, w.sent)
+			}
+			continue
 		}
-	}
-	if w.sent["Open"] != 0 || w.sent["Decision"] != 0 {
-		t.Errorf("sent %v", w.sent)
+		if !errors.Is(r.Err, handoff.ErrPlan) {
+			t.Fatal(r.Err)
+		}
+		for _, word := range c.says {
+			if !strings.Contains(r.Err.Error(), word) {
+				t.Errorf("%v: does not say %s", r.Err, word)
+			}
+		}
+		if w.sent["Open"] != 0 || w.sent["Decision"] != 0 {
+			t.Errorf("sent %v", w.sent)
+		}
 	}
 }
 

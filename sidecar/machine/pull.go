@@ -8,6 +8,7 @@ import (
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/float"
 	"github.com/batonkv/baton/transfer/lower"
 	"github.com/batonkv/baton/transfer/reshard"
 )
@@ -65,19 +66,18 @@ func plan(dst, src handoff.Geometry) (*reshard.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: from group %s to %s: %w", handoff.ErrPlan, src.Group, dst.Group, err)
 	}
-	if err := sameTypes(p, dst, src); err != nil {
+	if err := convertible(p, dst, src); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// sameTypes refuses a plan that converts. Converting is a copier's ability (its Fits),
-// and no mover's copier has it: a pull that it refuses has cost both groups their blocks,
-// so it is said before Open.
-func sameTypes(p *reshard.Plan, dst, src handoff.Geometry) error {
+// convertible refuses a plan whose types no copier converts: a pull that its Fits refuses
+// has cost both groups their blocks, so it is said before Open.
+func convertible(p *reshard.Plan, dst, src handoff.Geometry) error {
 	for pair := range p.Pairs() {
 		for part := range p.Parts(uint32(pair)) {
-			if part.From.DType != part.To.DType {
+			if !float.Converts(part.From.DType, part.To.DType) {
 				return fmt.Errorf("%w: state %q is %v in group %s and %v in group %s, and no copier converts: launch both groups with one type of it",
 					handoff.ErrPlan, dst.Model.States[part.To.State].Name, part.From.DType, src.Group, part.To.DType, dst.Group)
 			}

@@ -2,6 +2,7 @@ package planview_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,10 +72,10 @@ func TestNoTokens(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	var b strings.Builder
-	if err := explain(t, "nemotron-3-super-120b-a12b", "tp=2", "tp=1,dtype=fp32", 100).Table(&b); err != nil {
+	if err := explain(t, "nemotron-3-super-120b-a12b", "tp=2", "tp=1,dtype=fp8", 100).Table(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{"tp=2 to tp=1,dtype=fp32, 100 tokens", "(no copier converts bf16 to fp32: a hand-off of this pair is refused)", "conv.b+conv.c", "note: the state of 2 draft (MTP) layers"} {
+	for _, s := range []string{"tp=2 to tp=1,dtype=fp8, 100 tokens", "(no copier converts bf16 to fp8_e4m3: a hand-off of this pair is refused)", "conv.b+conv.c", "note: the state of 2 draft (MTP) layers"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("no %q in\n%s", s, b.String())
 		}
@@ -82,9 +83,13 @@ func TestTable(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	v := explain(t, "llama-3.1-8b", "tp=1", "tp=1,dtype=fp32", 10)
+	v := explain(t, "llama-3.1-8b", "tp=1", "tp=1,dtype=fp8", 10)
 	if err := v.Check(); !errors.Is(err, planview.ErrRefused) || len(v.Refused) != 1 || v.Pairs[0].Refused == "" {
 		t.Errorf("%v %+v", err, v.Refused)
+	}
+	v = explain(t, "llama-3.1-8b", "tp=1", "tp=1,dtype=fp32", 10)
+	if err := v.Check(); err != nil || !slices.Equal(v.Notes, []string{"bf16 becomes fp32 on the way, each element rounded once"}) {
+		t.Errorf("%v %q", err, v.Notes)
 	}
 	v = explain(t, "llama-3.1-8b", "tp=8", "tp=8", 10)
 	if err := v.Check(); err != nil {

@@ -80,7 +80,7 @@ func TestPicture(t *testing.T) {
 		{"llama-3.1-405b", "tp=8,pp=4", "tp=8,pp=2", 8192},
 		{"nemotron-h-8b", "tp=3", "tp=4", 0},
 		{"llama-3.1-8b", "tp=2", "tp=1", 0},
-		{"llama-3.1-8b", "tp=1", "tp=1,dtype=fp32", 10},
+		{"llama-3.1-8b", "tp=1", "tp=1,dtype=fp8", 10},
 		{"llama-3.1-8b", "tp=16", "tp=1", 100},
 		{"llama-3.1-405b", "tp=8,pp=32", "tp=64,pp=4", 100},
 	} {

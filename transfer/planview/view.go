@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/float"
 	"github.com/batonkv/baton/transfer/lower"
 	"github.com/batonkv/baton/transfer/models"
 	"github.com/batonkv/baton/transfer/reshard"
@@ -134,7 +135,7 @@ func Explain(g Geometry, tokens int32) (*View, error) {
 		return nil, err
 	}
 	d := p.Digest()
-	v := &View{Model: g.Name, From: g.From, To: g.To, Tokens: tokens, Digest: hex.EncodeToString(d[:]), Bytes: p.Total(tokens), Notes: g.Notes}
+	v := &View{Model: g.Name, From: g.From, To: g.To, Tokens: tokens, Digest: hex.EncodeToString(d[:]), Bytes: p.Total(tokens), Notes: slices.Clone(g.Notes)}
 	v.Sources, v.Destinations = ranks(g.Src), ranks(g.Dst)
 	for _, s := range g.Model.States {
 		v.States = append(v.States, State{Name: s.Name, Layers: s.Layers, Units: s.Units, Elems: s.Elems, Paged: s.Paging == layout.PerBlock})
@@ -169,6 +170,25 @@ func ranks(shards []layout.Shard) []layout.Rank {
 	return slices.Compact(out)
 }
 
+// converts notes what a hand-off does to elements whose types differ, and says why it is
+// refused when no copier does it.
+func (v *View) converts(from, to layout.DType) (refused string) {
+	add := func(list *[]string, s string) {
+		if !slices.Contains(*list, s) {
+			*list = append(*list, s)
+		}
+	}
+	switch {
+	case from == to:
+	case float.Converts(from, to):
+		add(&v.Notes, fmt.Sprintf("%v becomes %v on the way, each element rounded once", from, to))
+	default:
+		refused = fmt.Sprintf("no copier converts %v to %v: a hand-off of this pair is refused", from, to)
+		add(&v.Refused, refused)
+	}
+	return refused
+}
+
 func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.Nest, error) {
 	t, err := lower.New(p, i)
 	if err != nil {
@@ -185,12 +205,8 @@ func (v *View) pair(p *reshard.Plan, i uint32, buf []lower.Nest) (Pair, []lower.
 		}
 		bytes := part.Box.Area() * int64(st.Elems) * part.To.DType.Size() * rows
 		v.States[part.State].Bytes += bytes
-		if from, to := part.From.DType, part.To.DType; from != to {
-			why := fmt.Sprintf("no copier converts %v to %v: a hand-off of this pair is refused", from, to)
+		if why := v.converts(part.From.DType, part.To.DType); why != "" {
 			row.Refused = why
-			if !slices.Contains(v.Refused, why) {
-				v.Refused = append(v.Refused, why)
-			}
 		}
 		row.Boxes = append(row.Boxes, Box{st.Name, [2]int32{part.Box.Layers.Lo, part.Box.Layers.Hi}, [2]int32{part.Box.Units.Lo, part.Box.Units.Hi}, bytes})
 	}

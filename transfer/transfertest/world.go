@@ -41,12 +41,15 @@ func Shapes() map[string]Shape {
 	heads.HeadsFirst = true
 	perLayer := memory(12, 64)
 	perLayer.Order = parallel.LayerBlocks
+	typed := memory(40, 16)
+	typed.KV, typed.Conv, typed.SSM = layout.F16, layout.F32, layout.BF16
 	return map[string]Shape{
 		"same":           {hybrid, parallel.Cut{TP: 2}, parallel.Cut{TP: 2}, memory(40, 16), memory(40, 16)},
 		"tp2 to tp1":     {hybrid, parallel.Cut{TP: 2}, parallel.Cut{TP: 1}, memory(40, 16), memory(40, 16)},
 		"tp1 to tp2":     {hybrid, parallel.Cut{TP: 1}, parallel.Cut{TP: 2}, memory(40, 16), memory(40, 16)},
 		"tp4 to pp2":     {hybrid, parallel.Cut{TP: 4}, parallel.Cut{PP: 2}, memory(40, 16), memory(12, 64)},
 		"heads to layer": {hybrid, parallel.Cut{TP: 2}, parallel.Cut{TP: 1}, heads, perLayer},
+		"converted":      {hybrid, parallel.Cut{TP: 2}, parallel.Cut{TP: 1}, memory(40, 16), typed},
 	}
 }
 

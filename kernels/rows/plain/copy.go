@@ -6,10 +6,11 @@ import (
 	"unsafe"
 
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout/float"
 	"github.com/batonkv/baton/transfer/lower"
 )
 
-// Copier copies with Go's own copy, on the caller's goroutine. The zero value is ready.
+// Copier copies with Go's own copy, and converts with package float, on the caller's goroutine. The zero value is ready.
 type Copier struct{}
 
 // Fits implements transfer.Copier.
@@ -44,12 +45,7 @@ func Exec(ops []Op) {
 // walk runs the loops from k inwards. Addresses wrap like the strides that made them.
 func (o *Op) walk(k int32, src, dst uint64) {
 	if k == o.Rank {
-		d := Bytes(dst, o.Run)
-		if o.Zero == 1 {
-			clear(d)
-		} else {
-			copy(d, Bytes(src, o.Run))
-		}
+		o.body(src, dst)
 		return
 	}
 	d := o.Dims[k]
@@ -57,6 +53,22 @@ func (o *Op) walk(k int32, src, dst uint64) {
 		o.walk(k+1, src, dst)
 		src += uint64(d.Src)
 		dst += uint64(d.Dst)
+	}
+}
+
+func (o *Op) body(src, dst uint64) {
+	d := Bytes(dst, o.Kind.written(o.Run))
+	switch o.Kind {
+	case Copy:
+		copy(d, Bytes(src, o.Run))
+	case Zero:
+		clear(d)
+	default:
+		s := Bytes(src, o.Run)
+		from, to := o.Kind.types()
+		for ; len(s) > 0; s, d = s[from.Size():], d[to.Size():] {
+			float.Store(to, d, float.Load(from, s))
+		}
 	}
 }
 

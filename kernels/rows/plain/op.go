@@ -12,37 +12,83 @@ import (
 	"math/bits"
 
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/layout/float"
 	"github.com/batonkv/baton/transfer/lower"
 )
 
 // Dim is one loop of an Op: N steps, and the bytes between them on each side.
 type Dim struct{ N, Src, Dst int64 }
 
+// Kind says what the body of an Op does: Copy, Zero, or a conversion, from<<8 | to.
+type Kind int32
+
+// Kinds that are no conversion.
+const (
+	Copy Kind = iota // Run bytes
+	Zero             // Run bytes of Dst; Src means nothing
+)
+
+// types are those of a conversion, else zero.
+func (k Kind) types() (from, to layout.DType) { return layout.DType(k >> 8), layout.DType(k & 0xff) }
+
+// written is what run source bytes of a body become.
+func (k Kind) written(run int64) int64 {
+	if k <= Zero {
+		return run
+	}
+	from, to := k.types()
+	return run / from.Size() * to.Size()
+}
+
 // Op is a nest with addresses, its bounds checked and its loops merged. Dims[0] is
 // the outermost loop. Memory layout equals struct rows_op of kernels/rows/shim.h.
 type Op struct {
 	Src, Dst uint64
-	Run      int64 // contiguous bytes of one body, at least 1
+	Run      int64 // contiguous bytes of one body as the source stores them, at least 1
 	Rank     int32 // used entries of Dims
-	Zero     int32 // 1: Dst is zeroed and Src means nothing
+	Kind     Kind
 	Dims     [lower.MaxDims]Dim
 }
 
 // Bytes is what o writes.
 func (o *Op) Bytes() int64 {
-	b := o.Run
+	b := o.Kind.written(o.Run)
 	for _, d := range o.Dims[:o.Rank] {
 		b *= d.N
 	}
 	return b
 }
 
-// Fits is ErrConvert for a nest that changes the element type.
+// At is o's part from byte at of its source's run on, run bytes of it long.
+func (o *Op) At(at, run int64) Op {
+	p := *o
+	p.Src += uint64(at)
+	p.Dst += uint64(o.Kind.written(at))
+	p.Run = run
+	return p
+}
+
+// Fits is ErrConvert for a nest that changes the element type in a way that package
+// float lacks.
 func Fits(n lower.Nest) error {
-	if n.From != 0 && n.From != n.To {
+	if n.From != 0 && !float.Converts(n.From, n.To) {
 		return fmt.Errorf("%w: %v to %v: store both sides in one dtype", transfer.ErrConvert, n.From, n.To)
 	}
 	return nil
+}
+
+// kindOf is what the body of n does, once Fits has let it pass.
+func kindOf(n *lower.Nest) (Kind, error) {
+	switch {
+	case n.From == 0:
+		return Zero, nil
+	case n.From == n.To:
+		return Copy, nil
+	case n.Run%n.From.Size() != 0 || n.Run > math.MaxInt64/4:
+		return 0, fmt.Errorf("%w: run of %d bytes of %v", transfer.ErrBounds, n.Run, n.From)
+	}
+	return Kind(n.From)<<8 | Kind(n.To), nil
 }
 
 // Resolve appends the ops of ns to dst and returns the bytes that they write. It
@@ -71,18 +117,23 @@ func resolve(n *lower.Nest, src, dst transfer.Buffers) (Op, int64, error) {
 	if err := Fits(*n); err != nil {
 		return Op{}, 0, err
 	}
-	b, err := size(n)
+	kind, err := kindOf(n)
+	if err != nil {
+		return Op{}, 0, err
+	}
+	out := kind.written(n.Run)
+	b, err := size(n, out)
 	if err != nil || b == 0 {
 		return Op{}, 0, err
 	}
-	o := Op{Run: n.Run, Rank: int32(n.Rank)}
+	o := Op{Run: n.Run, Rank: int32(n.Rank), Kind: kind}
 	var from, to extent
 	for i, d := range n.Dims[:n.Rank] {
 		o.Dims[i] = Dim{N: int64(d.N), Src: d.SrcStride, Dst: d.DstStride}
 		from.step(int64(d.N), d.SrcStride)
 		to.step(int64(d.N), d.DstStride)
 	}
-	if o.Dst, err = to.at("destination", n.Dst, n.DstOff, n.Run, dst); err != nil {
+	if o.Dst, err = to.at("destination", n.Dst, n.DstOff, out, dst); err != nil {
 		return Op{}, 0, err
 	}
 	// No cell is written twice, so more bytes than the buffer has are nonsense, and
@@ -90,21 +141,21 @@ func resolve(n *lower.Nest, src, dst transfer.Buffers) (Op, int64, error) {
 	if b > dst[n.Dst].Len {
 		return Op{}, 0, fmt.Errorf("%w: %d bytes into destination buffer %d of %d", transfer.ErrBounds, b, n.Dst, dst[n.Dst].Len)
 	}
-	if n.From == 0 {
-		o.Zero = 1
-	} else if o.Src, err = from.at("source", n.Src, n.SrcOff, n.Run, src); err != nil {
-		return Op{}, 0, err
+	if kind != Zero {
+		if o.Src, err = from.at("source", n.Src, n.SrcOff, n.Run, src); err != nil {
+			return Op{}, 0, err
+		}
 	}
 	o.merge()
 	return o, b, nil
 }
 
-// size is the bytes that n writes: run times the product of its loops.
-func size(n *lower.Nest) (int64, error) {
+// size is the bytes that n writes: out, those of a body, times the product of its loops.
+func size(n *lower.Nest, out int64) (int64, error) {
 	if n.Rank > lower.MaxDims || n.Run < 0 {
 		return 0, fmt.Errorf("%w: nest of rank %d and run %d", transfer.ErrBounds, n.Rank, n.Run)
 	}
-	b := uint64(n.Run)
+	b := uint64(out)
 	over := false
 	for _, d := range n.Dims[:n.Rank] {
 		if d.N < 0 {
@@ -171,7 +222,7 @@ func (o *Op) merge() {
 		if d.N == 1 {
 			continue
 		}
-		if o.Zero == 1 {
+		if o.Kind == Zero {
 			d.Src = d.Dst
 		}
 		i := r
@@ -181,7 +232,7 @@ func (o *Op) merge() {
 		o.Dims[i] = d
 		r++
 	}
-	for r > 0 && o.Dims[r-1].Src == o.Run && o.Dims[r-1].Dst == o.Run {
+	for r > 0 && o.Dims[r-1].Src == o.Run && o.Dims[r-1].Dst == o.Kind.written(o.Run) {
 		o.Run *= o.Dims[r-1].N
 		r--
 	}
