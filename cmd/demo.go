@@ -22,6 +22,7 @@ group, import each into the decode group as a control plane would, and compare e
 token with one engine that does both. Exit code 1 when one differs.`,
 		Example: `  baton demo
   baton demo --inference-shards tp=4,role=prefill+tp=2,role=decode --model attention
+  baton demo --inference-shards tp=2,role=prefill+tp=1,kv=fp16,state=bf16,role=decode --model gqa
   baton demo --kill decode-0/0
   baton demo --corrupt one-block`,
 		Args: noArgs,

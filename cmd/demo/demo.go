@@ -56,6 +56,17 @@ func (o Options) Check() error {
 	case o.Deadline < minDeadline || o.Deadline > maxDeadline:
 		return fmt.Errorf("%w: --deadline %v: want %v to %v", ErrOptions, o.Deadline, minDeadline, maxDeadline)
 	}
+	var first *dev.Group
+	for i, g := range o.Dev.Groups {
+		switch {
+		case g.Role != discovery.Prefill:
+		case first == nil:
+			first = &o.Dev.Groups[i]
+		case types(g) != types(*first):
+			// What decode has cached of a shared prefix would be of either's types.
+			return fmt.Errorf("%w: --inference-shards: groups %s and %s keep state in different types: give prefill groups the same", ErrOptions, first.Name, g.Name)
+		}
+	}
 	if _, _, err := o.victim(); err != nil {
 		return err
 	}
@@ -201,8 +212,9 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 	if err != nil {
 		return r, err
 	}
-	r.moved = closedForm(d.model, int(r.dst.TP), int(r.suffix()))
-	r.want, err = engine.Reference(ctx, engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens}, p.tokens, int(d.opt.MaxNew))
+	r.moved = closedForm(d.model, r.dst.Group, int(r.suffix()))
+	one := engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens, Types: types(r.src.Group)}
+	r.want, err = engine.ReferenceConverted(ctx, one, types(r.dst.Group), p.tokens, int(d.opt.MaxNew))
 	return r, err
 }
 
@@ -264,15 +276,21 @@ func generate(ctx context.Context, g *dev.Running, req front.Request, got *[]int
 	})
 }
 
-// closedForm is what must move for tokens of a prompt that are not in the decode
-// cache: their K and V or latents in bf16, and the whole per-request state in fp32. The
+// types are those of a group's state.
+func types(g dev.Group) model.Types {
+	return model.Types{KV: g.KV, Conv: g.Conv, SSM: g.SSM}.WithDefaults()
+}
+
+// closedForm is what must move into dst for tokens of a prompt that are not in its cache:
+// their K and V or latents, and the whole per-request state, as dst stores them. The
 // prefill layout does not appear in it. Of the decode layout only that a latent is whole
 // on every rank, and a KV head or a group on several when there are more ranks.
-func closedForm(m model.Config, tp, tokens int) int64 {
+func closedForm(m model.Config, dst dev.Group, tokens int) int64 {
+	t, tp := types(dst), int(dst.TP)
 	kv := m.AttentionLayers() * 2 * max(m.KVHeads, tp) * m.HeadDim
 	latent := m.LatentLayers() * tp * (m.LatentDim + m.RotaryDim)
 	channels := m.SSMHeads*m.SSMHeadDim + 2*max(m.Groups, tp)*m.StateDim
 	conv := m.SSMLayers() * channels * m.Window
 	ssm := m.SSMLayers() * m.SSMHeads * m.SSMHeadDim * m.StateDim
-	return int64(tokens*(kv+latent)*2 + (conv+ssm)*4)
+	return int64(tokens*(kv+latent))*t.KV.Size() + int64(conv)*t.Conv.Size() + int64(ssm)*t.SSM.Size()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/layout/parallel"
@@ -13,15 +14,15 @@ import (
 
 // printPicture draws who pulled what from whom for one request, as the plan says it.
 func (d *demo) printPicture(out io.Writer, r row) error {
-	shards := func(tp int32) ([]layout.Shard, error) {
-		sizes := model.Sizes{Blocks: d.opt.Dev.Blocks, Slots: d.opt.Dev.Slots, BlockTokens: d.opt.Dev.BlockTokens}
-		return d.model.Desc().Shards(parallel.Cut{TP: tp}, sizes.Geometry())
+	shards := func(g dev.Group) ([]layout.Shard, error) {
+		sizes := model.Sizes{Blocks: d.opt.Dev.Blocks, Slots: d.opt.Dev.Slots, BlockTokens: d.opt.Dev.BlockTokens, Types: types(g)}
+		return d.model.Desc().Shards(parallel.Cut{TP: g.TP}, sizes.Geometry())
 	}
-	src, err := shards(r.src.TP)
+	src, err := shards(r.src.Group)
 	if err != nil {
 		return err
 	}
-	dst, err := shards(r.dst.TP)
+	dst, err := shards(r.dst.Group)
 	if err != nil {
 		return err
 	}

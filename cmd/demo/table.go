@@ -53,7 +53,11 @@ func (d *demo) verdict(out io.Writer, rows []row) error {
 	names := func(groups []*dev.Running) string {
 		var cuts []string
 		for _, g := range groups {
-			cuts = append(cuts, fmt.Sprintf("%s TP=%d", g.Name, g.TP))
+			cut := fmt.Sprintf("%s TP=%d", g.Name, g.TP)
+			if g.Typed() {
+				cut += fmt.Sprintf(" (%v)", types(g.Group))
+			}
+			cuts = append(cuts, cut)
 		}
 		return strings.Join(cuts, ", ")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // sidecarFile is the configuration that a dev sidecar gets: the keys of package
@@ -84,6 +85,14 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 	}
 	if o.Corrupt != "" && g.Role == discovery.Decode {
 		args = append(args, "--corrupt", o.Corrupt)
+	}
+	for _, t := range []struct {
+		flag  string
+		dtype layout.DType
+	}{{"--kv", g.KV}, {"--conv", g.Conv}, {"--ssm", g.SSM}} {
+		if t.dtype != 0 {
+			args = append(args, t.flag, t.dtype.String())
+		}
 	}
 	child, err := c.start(args...)
 	if err != nil {
