@@ -204,7 +204,8 @@ func (w *world) equal(label string, prompt, got []int32) {
 
 func (w *world) reference(prompt []int32) []int32 {
 	w.t.Helper()
-	want, err := engine.Reference(bounded(w.t), engine.Config{Model: w.model, BlockTokens: block}, prompt, maxNew)
+	one := engine.Config{Model: w.model, BlockTokens: block, Types: types(w.prefill)}
+	want, err := engine.ReferenceConverted(bounded(w.t), one, types(w.decode), prompt, maxNew)
 	if err != nil {
 		w.t.Fatal(err)
 	}
