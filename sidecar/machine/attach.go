@@ -100,12 +100,9 @@ func checkStated(a handoff.Attach) error {
 	return handoff.CheckTail(a.Decisions, a.Applied, a.Held)
 }
 
-// labels are what this rank pins and no Free was passed on for, by name.
+// labels are what this rank's engine holds until a Free that was not passed on, by name.
 func (m *Machine) labels() []string {
 	ls := slices.Collect(maps.Keys(m.kept))
-	for _, l := range m.leaving {
-		ls = append(ls, l.label)
-	}
 	for _, p := range m.pins {
 		ls = append(ls, p.Label)
 	}

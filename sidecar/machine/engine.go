@@ -86,6 +86,17 @@ func begins(msg handoff.FromEngine) bool {
 	return false
 }
 
+// forgetWaits: what was not passed on is not stated, so it comes again, or others in its
+// place.
+func (e *engine) forgetWaits() {
+	for _, d := range e.waits {
+		if d.Kind == handoff.Free && e.freeing[d.Label] == d.N {
+			delete(e.freeing, d.Label)
+		}
+	}
+	e.waits = nil
+}
+
 // heldApplied passes on what the engine says of decisions, if it can be true.
 func (m *Machine) heldApplied(s Session, held, applied uint64) {
 	e := m.engine
@@ -156,7 +167,7 @@ func (m *Machine) joinLeader() {
 		m.member = nil
 	}
 	m.joined, m.boss = true, l
-	m.engine.waits = nil // not stated, so they come again, or others in their place
+	m.engine.forgetWaits()
 	m.do(ToPeer{l, m.statement()})
 }
 

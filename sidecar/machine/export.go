@@ -141,7 +141,15 @@ func (m *Machine) checkExport(e handoff.Export) error {
 }
 
 // exports is how many exports the engine keeps for this sidecar.
-func (m *Machine) exports() int { return len(m.pins) + len(m.kept) + len(m.leaving) }
+func (m *Machine) exports() int {
+	n := len(m.pins) + len(m.kept)
+	for _, l := range m.leaving {
+		if l.says != nil {
+			n++
+		}
+	}
+	return n
+}
 
 // pinOf is the pin of a label, which has one at a time; nil: none.
 func (m *Machine) pinOf(label string) *handoff.Pin {
@@ -234,13 +242,14 @@ func (m *Machine) manifest(s *held) handoff.Manifest {
 	return man
 }
 
-// freePin forgets a rank's pin by its leader's Free. A label is pinned once at a time, and
-// what is freed may be of a leader before this one, whose ids nobody knows any more.
+// freePin forgets a rank's pin by its leader's Free; the label is kept until that is passed
+// on. A label is pinned once at a time, and what is freed may be of a leader before this
+// one, whose ids nobody knows any more.
 func (m *Machine) freePin(label string) {
 	if p := m.pinOf(label); p != nil {
+		m.kept[label] = p.Deadline
 		m.leave(p, nil)
 	}
-	delete(m.kept, label)
 }
 
 // unpin frees a pin whose lease the leader does not hold, outside the group's order.
@@ -256,8 +265,8 @@ func (m *Machine) expirePins() {
 	for _, p := range m.pins {
 		due = due || p.Deadline <= m.now
 	}
-	for _, at := range m.kept {
-		due = due || at <= m.now
+	for l, at := range m.kept {
+		due = due || at <= m.now && !m.leaves(l)
 	}
 	if !due {
 		return
@@ -268,7 +277,7 @@ func (m *Machine) expirePins() {
 		}
 	}
 	for _, l := range slices.Sorted(maps.Keys(m.kept)) {
-		if m.kept[l] <= m.now {
+		if m.kept[l] <= m.now && !m.leaves(l) {
 			delete(m.kept, l)
 			m.toEngine(handoff.UnpinExport{Label: l})
 		}

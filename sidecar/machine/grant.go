@@ -14,7 +14,7 @@ import (
 type leaving struct {
 	label string
 	since Now              // its packs were asked to end
-	says  handoff.ToEngine // what the engine hears then; nil: decision Free, which waits for it
+	says  handoff.ToEngine // what the engine hears then; nil: nothing, since Free waits for it
 }
 
 func stagedPin(p *handoff.Pin) staged.Pin {

@@ -211,6 +211,7 @@ func (m *Machine) pass(d handoff.Decision) {
 	case handoff.Drop:
 		m.dropDest(d)
 	case handoff.Free: // its pin has ended when it came
+		delete(m.kept, d.Label)
 	case handoff.SetWeightsEpoch:
 		m.engine.attach.Model.WeightsEpoch = d.WeightsEpoch
 	case handoff.Lifecycle:

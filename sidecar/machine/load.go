@@ -46,6 +46,9 @@ func (m *Machine) Leased(label string, now Now, rank handoff.Member) bool {
 	return int(rank.Rank) < len(m.lead.roster.Members) && m.lead.roster.Members[rank.Rank] == rank
 }
 
+// Connected reports whether this sidecar takes a session with p to stand.
+func (m *Machine) Connected(p handoff.Member) bool { return m.up(p) }
+
 // Shape sums up the states that this sidecar's halves are in, whatever their number or
 // name: two sidecars of one shape are at the same point of the protocol.
 func (m *Machine) Shape() uint64 {

@@ -95,7 +95,7 @@ type Machine struct {
 	pins    map[handoff.PinID]*handoff.Pin
 	grants  staged.Grants            // who packs from pins
 	leaving map[staged.Pin]*leaving  // pins that are over, and are packed from
-	kept    map[string]Now           // labels that the engine pinned before it attached, with this rank's own deadline
+	kept    map[string]Now           // labels that the engine holds for no pin: of before it attached, or whose Free waits; with this rank's own deadline
 	dests   map[uint64]*handoff.Dest // by Reserve number
 	tickets map[uint64]ticket
 	lastTkt uint64
@@ -175,8 +175,10 @@ func (m *Machine) Next() (at Now, ok bool) {
 	for _, p := range m.pins {
 		earliest(p.Deadline)
 	}
-	for _, at := range m.kept {
-		earliest(at)
+	for l, at := range m.kept {
+		if !m.leaves(l) { // else the end of its packs is what is waited for
+			earliest(at)
+		}
 	}
 	for _, p := range m.peers {
 		if p.retry > 0 {

@@ -164,9 +164,11 @@ type (
 		Why  Refusal
 	}
 
-	// AskGrant asks for leave to pack one job from a pin; Granted or Refused answers.
+	// AskGrant asks for leave to pack one job of a peer from a pin; Granted or Refused answers.
 	AskGrant struct {
 		Grant uint64
+		Peer  transfer.PeerID
+		Job   Job
 		Pin   Pin
 	}
 	// EndGrant gives it back: no pack under it is open.

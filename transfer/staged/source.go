@@ -245,7 +245,7 @@ func (s *Source) want(p *sourcePeer, m Want) {
 	default:
 		s.last++
 		p.jobs = append(p.jobs, &sourceJob{job: m.Job, total: m.Chunks, grant: s.last})
-		s.emit(AskGrant{s.last, m.Pin})
+		s.emit(AskGrant{s.last, p.id, m.Job, m.Pin})
 	}
 }
 

@@ -36,6 +36,11 @@ const (
 	forgets                   // the engine, what has ended
 	finishes                  // what the engine admitted
 	forged                    // letter a comes in the way b
+	packs                     // pack a ends, badly when b is 1
+	fetches                   // fetch a ends: b is the code of what it brought, and c its bytes; badly when b is 0
+	unpacks                   // unpack a ends, badly when b is 1
+	wireDies                  // the wire mover for node a
+	wireExits                 // and is seen to; another follows
 )
 
 // out is what a node's step does outside it.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // faultKind is a set of faults.
@@ -26,11 +27,12 @@ const (
 	sessions                         // an engine's session ends, and both sides live
 	comeBack                         // dead sidecars restart, with their engines; else the launch is over
 	views                            // discovery tells of a death at any time; else with the session's end
+	wires                            // a wire mover dies
 
 	network   = breaks | lates | twice
 	processes = movers | sidecars | enginesDie
 	users     = aborts | releases
-	every     = network | processes | users | delays | badCopies | badLinks // views is about when, not what
+	every     = network | processes | wires | users | delays | badCopies | badLinks // views is about when, not what
 )
 
 func (w *world) may(f faultKind) bool { return w.set.faults&f != 0 }
@@ -100,7 +102,7 @@ func (e *emitter) troubles(i int) {
 	w, n := e.w, e.w.node(i)
 	if w.may(badCopies) {
 		for k, t := range n.tickets {
-			if !t.canceled && !t.dead {
+			if !t.canceled && !t.dead && t.job == (staged.Job{}) {
 				e.trouble("node %d: ticket %d ends badly", i, act{kind: settles, a: k, b: 1})
 			}
 		}
@@ -110,6 +112,7 @@ func (e *emitter) troubles(i int) {
 			e.trouble("node %d: link %d does not open", i, act{kind: linkOpens, a: k, b: 1})
 		}
 	}
+	e.stageTroubles(i)
 	if w.may(movers) && !n.lost {
 		e.trouble("node %d: its mover dies", i, act{kind: moverDies})
 	}

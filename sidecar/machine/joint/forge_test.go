@@ -3,6 +3,7 @@ package joint
 import (
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // stranger is a sidecar of another group with a certificate of its own: it says what it
@@ -30,6 +31,11 @@ func (r *runner) forge(l letter, way int) {
 	}
 	if from != l.from {
 		r.event(machine.PeerUp{Peer: from})
+	}
+	if x, ok := l.wire.(staged.Want); ok { // to read memory as it was before an engine came back
+		x.Pin.Generation--
+		r.wired(&letter{from: from, wire: x})
+		return
 	}
 	r.event(machine.FromPeer{Peer: from, Msg: twisted(l.msg, way)})
 	if from != l.from {
@@ -95,8 +101,9 @@ func other(way, want int) handoff.Attempt {
 
 // twists reports whether a letter said in a way is another word than the letter itself.
 func twists(l *letter, way int) bool {
-	if l.what != message {
-		return false
+	if l.what != message || l.wire != nil {
+		_, ok := l.wire.(staged.Want)
+		return ok && way == ofOtherReuse
 	}
 	switch l.msg.(type) {
 	case handoff.Done, handoff.Withdraw, handoff.Opened, handoff.DoneAck, handoff.Landed:

@@ -11,6 +11,7 @@ type ghost struct {
 	read     map[proof]bool           // a good copy has ended
 	proved   map[proof]bool           // and after it the source said that it holds the pin
 	told     []uint8                  // by hand-off: the ranks of p that heard of the lease
+	aborted  map[claim]bool           // and that was answered yes
 }
 
 // claim is an import: by group g.
@@ -27,7 +28,7 @@ type proof struct {
 }
 
 func newGhost(labels int) *ghost {
-	return &ghost{map[claim]handoff.Status{}, map[proof]bool{}, map[proof]bool{}, make([]uint8, labels)}
+	return &ghost{map[claim]handoff.Status{}, map[proof]bool{}, map[proof]bool{}, make([]uint8, labels), map[claim]bool{}}
 }
 
 // remark is one thing to remember.
@@ -45,6 +46,7 @@ const (
 	wasRead
 	wasProved
 	wasTold
+	wasAborted
 )
 
 func (g *ghost) note(x remark) {
@@ -55,6 +57,8 @@ func (g *ghost) note(x remark) {
 		g.read[x.proof] = true
 	case wasProved:
 		g.proved[x.proof] = true
+	case wasAborted:
+		g.aborted[x.proof.claim] = true
 	case wasTold:
 		g.told[x.h] |= 1 << x.proof.dst
 	}

@@ -14,6 +14,10 @@
 // order that the margin promises and nothing more. Time passes to the next deadline
 // where nothing else can happen; a deadline that comes earlier is a delay of all else,
 // and counted as a fault. So is each loss, death, second arrival and call to abort.
+//
+// Where pulls are staged, the production halves of package staged talk in the same
+// sessions, over an arena of one chunk an end. A fetch brings what the source's chunk holds
+// when it ends, if the process that offered it lives; a pack reads engine memory when it ends.
 package joint
 
 import (
@@ -57,7 +61,7 @@ func TestJoint(t *testing.T) {
 			if r.Violation != "" || !r.Full && !*long {
 				t.Fail()
 			}
-			if m.admitted == 0 && x.calls != nil {
+			if m.admitted == 0 && x.calls != nil && !x.hangs {
 				t.Error("nothing is ever admitted: the world has become idle")
 			}
 		})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // letter is one word of one sidecar to another.
@@ -12,7 +13,8 @@ type letter struct {
 	from, to handoff.Member
 	what     word
 	msg      handoff.PeerMessage
-	sent     string // how a trace names its arrival
+	wire     staged.Message // of the halves of a staged pull; nil: msg is a sidecar's
+	sent     string         // how a trace names its arrival
 }
 
 type word uint8
@@ -24,6 +26,9 @@ const (
 )
 
 func (l *letter) name() string {
+	if l.wire != nil {
+		return fmt.Sprintf("%T", l.wire)
+	}
 	return [...]string{fmt.Sprintf("%T", l.msg), "up", "down"}[l.what]
 }
 
@@ -34,10 +39,14 @@ func (p *pipe) put(l uint32) { p.q = append(p.q[:len(p.q):len(p.q)], l) }
 
 // arrive takes a letter.
 func (r *runner) arrive(l *letter) {
-	switch l.what {
-	case isUp:
+	switch {
+	case l.wire != nil:
+		r.wired(l)
+	case l.what == isUp:
+		r.wireUp(l.from)
 		r.event(machine.PeerUp{Peer: l.from})
-	case isDown:
+	case l.what == isDown:
+		r.wireDown(l.from)
 		r.event(machine.PeerDown{Peer: l.from, Err: errMade})
 	default:
 		r.event(machine.FromPeer{Peer: l.from, Msg: l.msg})
@@ -157,6 +166,9 @@ func (w *world) forgotten(id handoff.ID) bool {
 func (w *world) admit(n *node, c claim) {
 	if w.ghost().answered[c] != handoff.OK {
 		w.fail("%v admits %v, attempt %d, without a copy", n.self, c.id, c.a)
+	}
+	if w.ghost().aborted[c] {
+		w.fail("%v admits %v, attempt %d, which was aborted", n.self, c.id, c.a)
 	}
 	for _, s := range w.reads(n.i) {
 		if !w.ghost().proved[proof{c, n.i, s}] {

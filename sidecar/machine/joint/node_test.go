@@ -7,6 +7,7 @@ import (
 
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 var errMade = errors.New("made to fail")
@@ -25,6 +26,7 @@ type node struct {
 	dials   []handoff.Member
 	opens   []handoff.Member
 	lost    bool // the mover died: LinksLost was not told yet
+	stage
 
 	next machine.Now // of the machine, 0: none
 	harm string      // what no node may be, "": it is not
@@ -47,7 +49,8 @@ type tick struct {
 	from, to []int32 // blocks
 	reserve  uint64
 	canceled bool
-	dead     bool // its mover is
+	dead     bool       // its mover is
+	job      staged.Job // of a staged pull
 }
 
 // runner does one act of one node.
@@ -57,6 +60,7 @@ type runner struct {
 	now   machine.Now
 	local []machine.Event
 	outs  []out
+	given claim // up, by the call to abort under way
 }
 
 func (r *runner) fail(format string, a ...any) {
@@ -69,6 +73,11 @@ func (r *runner) put(o out) { r.outs = append(r.outs, o) }
 // drives it takes those before anything else.
 func (r *runner) event(e machine.Event) {
 	r.local = append(r.local, e)
+	r.drain()
+}
+
+func (r *runner) drain() {
+	var e machine.Event
 	for len(r.local) > 0 {
 		e, r.local = r.local[0], r.local[1:]
 		r.minting = r.node
@@ -124,13 +133,18 @@ func (r *runner) act(a act) {
 	case imports:
 		r.event(machine.Import{Call: importCall, Import: handoff.Import{Manifest: r.table.mans[a.a], Tokens: make([]int32, r.set.tokens)}})
 	case isAborted:
-		r.event(machine.Abort{Call: otherCall, ID: r.table.mans[a.a].ID})
+		o, _ := n.m.Get(r.table.mans[a.a].ID)
+		r.given = claim{o.ID, n.g, o.Attempt}
+		r.event(machine.Abort{Call: abortCall, ID: o.ID})
 	case isReleased:
 		r.event(machine.Release{Call: otherCall, ID: r.table.mans[a.a].ID, Key: r.table.mans[a.a].Key})
 	case forged:
 		r.forge(r.table.letters[a.a], a.b)
 	case newWeights:
 		r.event(machine.SetWeightsEpoch{Call: otherCall, Epoch: 1})
+	case packs, fetches, unpacks, wireExits:
+		r.move(a)
+		r.drain()
 	default:
 		r.fate(a)
 	}
@@ -141,10 +155,9 @@ func (r *runner) fate(a act) {
 	n := r.node
 	switch a.kind {
 	case moverDies:
-		n.lost = true
-		for k := range n.tickets {
-			n.tickets[k].dead = true
-		}
+		r.moverDies()
+	case wireDies:
+		n.wires[a.a].dying = true
 	case engineDies:
 		was := n.eng.linked
 		n.eng.alive, n.eng.linked = false, false
@@ -155,10 +168,12 @@ func (r *runner) fate(a act) {
 		n.life++
 		n.dials, n.opens, n.fromEng, n.lost = nil, nil, nil, false
 		n.eng.linked = false
+		n.stage.ends()
 	case restarts:
 		n.life++
 		n.self.Incarnation = r.members[n.i].Incarnation + handoff.Incarnation(50*n.life)
 		n.m, n.minted, n.view = machine.New(r.config(n.self)), 0, unseen
+		n.stage.begins(r.model, n.g)
 		r.event(machine.Found{Records: r.records(lives(a.c))})
 		n.view = lives(a.c)
 	case joins:
@@ -184,6 +199,7 @@ func (r *runner) fate(a act) {
 const (
 	importCall machine.Call = 1
 	otherCall  machine.Call = 2
+	abortCall  machine.Call = 3
 )
 
 func (r *runner) carry(f machine.Effect) {
@@ -204,6 +220,9 @@ func (r *runner) carry(f machine.Effect) {
 		if len(n.tickets) > 0 && f.Session == n.eng.session {
 			r.fail("%v unmaps memory that ticket %d writes", n.self, n.tickets[0].n)
 		}
+		if len(n.packs) > 0 {
+			r.fail("%v unmaps memory that is packed from", n.self)
+		}
 	case machine.ToPeer:
 		r.toPeer(f)
 	case machine.Dial:
@@ -223,9 +242,11 @@ func (r *runner) carry(f machine.Effect) {
 	case machine.Pull:
 		r.pull(f)
 	case machine.CancelPull:
-		for k := range n.tickets {
-			n.tickets[k].canceled = n.tickets[k].canceled || n.tickets[k].n == f.Ticket
-		}
+		r.cancel(f.Ticket)
+	case machine.KillMover:
+		r.kill(f.Packer)
+	case machine.Granted, machine.GrantRefused, machine.Revoked:
+		r.granted(f)
 	case machine.Reply:
 		r.reply(f)
 	case machine.Notify:
@@ -248,6 +269,8 @@ func (r *runner) closed(why error) {
 
 func (r *runner) reply(f machine.Reply) {
 	switch {
+	case f.Call == abortCall && f.Err == nil:
+		r.put(out{kind: remarks, at: remark{what: wasAborted, proof: proof{claim: r.given}}})
 	case f.Call != importCall:
 	case f.Err != nil:
 		r.put(out{kind: replies, to: 1})
@@ -268,6 +291,7 @@ func (r *runner) toPeer(f machine.ToPeer) {
 		r.local = append(r.local, machine.FromPeer{Peer: f.Peer, Msg: f.Msg})
 		return
 	}
+	r.proves(f)
 	r.put(out{kind: sends, to: r.index(f.Peer), msg: r.enterLetter(letter{from: r.node.self, to: f.Peer, msg: f.Msg})})
 }
 
@@ -279,7 +303,14 @@ func (r *runner) pull(f machine.Pull) {
 			return
 		}
 	}
-	n.tickets = append(n.tickets, tick{n: f.Ticket, src: r.index(f.Peer), peer: f.Peer, from: f.Job.SrcBlocks, to: f.Job.DstBlocks, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost})
+	t := tick{n: f.Ticket, src: r.index(f.Peer), peer: f.Peer, from: f.Job.SrcBlocks, to: f.Job.DstBlocks, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost}
+	if r.set.staged {
+		t.dead, t.job = false, staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair}
+	}
+	n.tickets = append(n.tickets, t)
+	if r.set.staged {
+		r.dest(staged.Pull{Peer: r.peerID(f.Peer), Job: t.job, Pin: staged.Pin{ID: uint64(f.Of.Pin), Generation: uint64(f.Of.Generation)}, Chunks: 1})
+	}
 }
 
 // settle ends ticket k. Its bytes are what the source's memory holds at this instant:
@@ -328,6 +359,9 @@ func (n *node) stuck() string {
 		return ""
 	case n.next > 0:
 		return fmt.Sprintf("%v has a deadline at %v, and a tick then changes nothing", n.self, n.next)
+	}
+	if s := n.stage.stuck(); s != "" {
+		return fmt.Sprintf("%v: %s", n.self, s)
 	}
 	l := n.m.Load()
 	l.Dials, l.Links = 0, 0

@@ -12,7 +12,7 @@ import (
 // that nothing disturbs, and time until nobody remembers it.
 func (m *model) prelude() string {
 	set := m.set
-	m.set.calls, m.set.budget, m.set.copies, m.set.labels, m.set.retry = nil, 0, int32(len(set.dst)), 1, 0
+	m.set.calls, m.set.budget, m.set.copies, m.set.labels, m.set.retry, m.set.hangs = nil, 0, int32(len(set.dst)), 1, 0, false
 	w := m.fresh(1)
 	for i, p := range m.members {
 		n := &node{m: machine.New(m.config(p)), self: p, i: i, g: m.group[i], view: unseen}
@@ -21,6 +21,7 @@ func (m *model) prelude() string {
 			blocks = m.set.room
 		}
 		n.eng = newEngine(machine.Session(i+1), blocks)
+		n.stage.begins(m, n.g)
 		w.nodes = append(w.nodes, m.enterNode(n))
 	}
 	for i := range w.nodes {

@@ -12,6 +12,7 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/lower"
 	"github.com/batonkv/baton/transfer/reshard"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // setup is what one walk is about: how many of what, and which faults.
@@ -28,6 +29,9 @@ type setup struct {
 	hold   time.Duration // asked at export; 0: one lease
 	early  bool          // p announces, and an import may come before the export
 	cold   bool          // the groups have not met: no session, no geometry, no link
+	staged bool          // pulls go through chunks and wire movers
+	owned  bool          // and the wire movers pack, not the local one
+	hangs  bool          // packs end with their mover alone
 
 	faults faultKind // that may happen
 	budget int8      // how many
@@ -64,7 +68,7 @@ var shared = []reflect.Type{
 	reflect.TypeFor[reshard.Plan](), reflect.TypeFor[lower.Template](), // pure functions of two geometries
 	reflect.TypeFor[layout.Model](), reflect.TypeFor[[]layout.Shard](), // one for each group in a walk
 	reflect.TypeFor[handoff.Resume](), reflect.TypeFor[[]handoff.BufferDecl](),
-	reflect.TypeFor[discovery.Record](),
+	reflect.TypeFor[discovery.Record](), reflect.TypeFor[staged.Config](),
 }
 
 // omitted are fields that decide nothing, or that others decide.
@@ -83,6 +87,8 @@ var omitted = []string{
 	"handoff.Leader.Phases", "handoff.Dest.started", "handoff.Dest.quietSince", "handoff.Landed.Elapsed", // measured
 	"handoff.Leader.Bytes", "handoff.Dest.Bytes", "handoff.Landed.Bytes",
 	"handoff.Import.Tokens", "handoff.Decision.Hashes",
+	"staged.Source.out", "staged.Dest.out", // of the last step, carried out
+
 	"handoff.Manifest.Model", "handoff.Manifest.Geometry", // one for each group
 }
 

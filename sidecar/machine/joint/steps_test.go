@@ -7,6 +7,7 @@ import (
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/internal/walk"
 	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // emitter counts what can happen without anybody's fault.
@@ -111,6 +112,9 @@ func (e *emitter) one(name string, i int, a act) {
 func (e *emitter) node(i int) {
 	w, n := e.w, e.w.node(i)
 	for k, t := range n.tickets {
+		if t.job != (staged.Job{}) && !n.dead() {
+			continue // its halves say when it ends
+		}
 		if !n.dead() && !t.dead {
 			e.one("node %d: ticket %d ends good", i, act{kind: settles, a: k, c: w.bytes(t)})
 		}
@@ -118,13 +122,14 @@ func (e *emitter) node(i int) {
 			e.one("node %d: ticket %d ends", i, act{kind: settles, a: k, b: 1})
 		}
 	}
+	e.stage(i)
 	if n.dead() {
-		if len(n.tickets) == 0 && w.may(comeBack) { // its mover was seen to have ended
+		if len(n.tickets)+len(n.packs) == 0 && w.may(comeBack) { // its mover was seen to have ended
 			e.do("sidecar %d restarts", i, 0, func(x *world) { x.restart(i) })
 		}
 		return
 	}
-	if n.eng.alive && !n.eng.linked && len(n.tickets) == 0 && len(n.fromEng) == 0 {
+	if n.eng.alive && !n.eng.linked && len(n.tickets)+len(n.packs) == 0 && len(n.fromEng) == 0 {
 		e.one("node %d: its engine attaches", i, act{kind: joins})
 	}
 	if len(n.fromEng) > 0 {

@@ -201,7 +201,7 @@ func (n *node) overwrites() string {
 			}
 		}
 	}
-	return ""
+	return n.stage.unpinned(n)
 }
 
 // Stuck is asked where nothing but faults can happen.
@@ -210,6 +210,12 @@ func (m *model) Stuck(s string) string {
 	if slices.Max(w.open) > 0 {
 		return "a call is never answered"
 	}
+	if s := w.sessions(); s != "" {
+		return s
+	}
+	if s := w.wasted(); s != "" {
+		return s
+	}
 	for i := range w.nodes {
 		if s := w.node(i).stuck(); s != "" {
 			return s
@@ -217,6 +223,42 @@ func (m *model) Stuck(s string) string {
 		for _, o := range w.node(i).eng.verdict {
 			if o == handoff.Admit {
 				m.admitted++
+			}
+		}
+	}
+	return ""
+}
+
+// sessions: whoever lives knows at an end which of its sessions stand.
+func (w *world) sessions() string {
+	for a := range w.nodes {
+		for b := range w.nodes {
+			if n, o := w.node(a), w.node(b); !n.dead() && n.m.Connected(o.self) != w.pipe(a, b).up {
+				return fmt.Sprintf("%v is wrong about its session with %v", n.self, o.self)
+			}
+		}
+	}
+	return ""
+}
+
+// wasted: where nothing is lost and nobody dies, a copy that was consumed is admitted,
+// whoever gives the import up meanwhile.
+func (w *world) wasted() string {
+	if w.set.faults&^(users|badCopies|twice|movers|wires) != 0 {
+		return ""
+	}
+	for c, s := range w.ghost().answered {
+		if s != handoff.OK {
+			continue
+		}
+		for i := range w.ranks(c.g) {
+			e := &w.node(i).eng
+			admitted := false
+			for of, k := range e.verdict {
+				admitted = admitted || k == handoff.Admit && e.taken[of] == c
+			}
+			if !admitted {
+				return fmt.Sprintf("%v consumed a copy of %v, attempt %d, and did not admit it", w.node(i).self, c.id, c.a)
 			}
 		}
 	}

@@ -21,6 +21,9 @@ const (
 
 func cold(s *setup)    { s.cold = true }
 func early(s *setup)   { s.early = true }
+func byWire(s *setup)  { s.staged = true }
+func hanging(s *setup) { s.hangs = true }
+func owned(s *setup)   { s.staged, s.owned = true, true }
 func renewed(s *setup) { s.hold, s.deadline = 35*time.Second, 50*time.Second }
 
 // two importing groups are asked for one hand-off.
@@ -60,6 +63,19 @@ var worlds = []struct {
 	{"2 read by 1, a copy, mover or word", false, one(1, 1, local).with(func(s *setup) { s.src = 2 })},
 	{"2 read by 1, a process dies", false, one(1, 1, processes).with(func(s *setup) { s.src = 2 })},
 	{"3+3, no fault", false, one(3, 0, 0)},
+	{"1+1 staged, a fault", false, one(1, 1, alive).with(byWire)},
+	{"1+1 staged by wire movers, a fault", false, one(1, 1, alive).with(owned)},
+	{"1+1 staged, a mover and time", false, one(1, 2, movers|wires|delays|releases|twice).with(byWire)},
+	{"1+1 staged, packs hang, a fault", false, one(1, 1, alive).with(byWire).with(hanging)},
+	{"1+1 staged by wire movers, packs hang, a fault", false, one(1, 1, alive).with(owned).with(hanging)},
+	{"2 read by 1 staged, packs hang, a process dies", false, one(1, 1, processes|wires).with(byWire).with(hanging).with(func(s *setup) { s.src = 2 })},
+	{"1+1+1 staged one copy, a mover", false, one(1, 1, movers|wires).with(rivals(1, 1)).with(byWire)},
+	{"1+1 staged, two faults", true, one(1, 2, alive).with(byWire)},
+	{"2+2 staged, no fault", true, one(2, 0, 0).with(byWire)},
+	{"2+2 staged, a copy, mover or word", true, one(2, 1, local|wires).with(byWire)},
+	{"2+2 staged, packs hang, a process dies", true, one(2, 1, processes|wires).with(byWire).with(hanging)},
+	{"2 read by 1 staged, a delay or mover", true, one(1, 1, delays|local|wires).with(byWire).with(func(s *setup) { s.src = 2 })},
+	{"1+1 staged two hand-offs, a fault", true, one(1, 1, alive).with(twoHands).with(byWire)},
 
 	{"1+1, two faults, deaths last", true, one(1, 2, mortal|views)},
 	{"1+1 that have not met, two faults", true, one(1, 2, alive).with(cold)},
