@@ -70,7 +70,9 @@ type (
 	}
 	// GrantEnded gives it back: no pack under it is open.
 	GrantEnded struct{ Grant uint64 }
-	// PackerExited says that a mover was seen to exit: its packs have ended, no other's.
+	// PackerExited says that a mover was seen to exit: its packs have ended, no other's. Its
+	// grants are over: Revoked follows for those that were not yet. It comes before its
+	// successor packs.
 	PackerExited struct{ Packer staged.Packer }
 	// Import, Abort, Release, SetWeightsEpoch, Reset, Lifecycle and Drain are control calls;
 	// Reply answers each.
@@ -199,8 +201,8 @@ type (
 		Pin   handoff.PinInfo
 	}
 	GrantRefused struct{ Grant uint64 }
-	// Revoked says that the pin of an open grant is over: packs under way end or are ended,
-	// no other begins, and GrantEnded follows.
+	// Revoked says that the pin of an open grant is over, or that its mover has exited: packs
+	// under way end or are ended, no other begins, and GrantEnded follows.
 	Revoked struct{ Grant uint64 }
 	// Reply answers a control call.
 	Reply struct {

@@ -70,7 +70,11 @@ func (m *Machine) grantEnded(e GrantEnded) {
 }
 
 func (m *Machine) packerExited(e PackerExited) {
-	for _, p := range m.grants.Exit(e.Packer) {
+	revoke, unpin := m.grants.Exit(e.Packer)
+	for _, g := range revoke {
+		m.do(Revoked{g})
+	}
+	for _, p := range unpin {
 		m.left(p)
 	}
 	m.packsEnded()

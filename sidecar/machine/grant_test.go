@@ -219,6 +219,9 @@ func TestPackerExits(t *testing.T) {
 	p.step(PackerExited{other})
 	p.step(PackerExited{two})
 	p.step(PackerExited{one})
+	if !slices.Equal(p.packs, []Effect{KillMover{one}, KillMover{}, Revoked{4}}) {
+		t.Errorf("%+v", p.packs) // the others have heard
+	}
 	if w.run(); w.hears("r1") != "" {
 		t.Fatalf("under the local mover's pack the engine heard %q", w.hears("r1"))
 	}

@@ -76,9 +76,17 @@ func (g *Grants) End(grant uint64) (p Pin, unpin bool) {
 }
 
 // Exit ends the grants of a mover whose exit was seen, and those alone: what another
-// process packs goes on. It returns the pins that were over and have none left.
-func (g *Grants) Exit(by Packer) (unpin []Pin) {
-	return g.end(func(l loan) bool { return l.by == by })
+// process packs goes on. Each that was not over gets Revoked, so that no later mover packs
+// under it. It returns the pins that were over and have none left.
+func (g *Grants) Exit(by Packer) (revoke []uint64, unpin []Pin) {
+	for _, h := range g.held {
+		for _, l := range h.open {
+			if l.by == by && !h.over {
+				revoke = append(revoke, l.grant)
+			}
+		}
+	}
+	return revoke, g.end(func(l loan) bool { return l.by == by })
 }
 
 func (g *Grants) end(which func(loan) bool) (unpin []Pin) {

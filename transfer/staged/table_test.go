@@ -183,12 +183,12 @@ func TestGrants(t *testing.T) {
 		t.Error("Grants: granted after Over:", err)
 	}
 	for _, other := range []Packer{{"e", 7}, {"d", 6}, {"", 7}} {
-		if ps := g.Exit(other); len(ps) > 0 || g.Open() != 3 {
+		if gs, ps := g.Exit(other); len(gs)+len(ps) > 0 || g.Open() != 3 {
 			t.Error("Grants: ended by the exit of", other)
 		}
 	}
-	if ps := g.Exit(wire); len(ps) > 0 || g.Open() != 1 {
-		t.Error("Grants: unpinned under a grant of the local mover:", ps)
+	if gs, ps := g.Exit(wire); len(gs)+len(ps) > 0 || g.Open() != 1 {
+		t.Error("Grants: unpinned under a grant of the local mover:", gs, ps)
 	}
 	if pin, unpin := g.End(1); !unpin || pin != p {
 		t.Error("Grants: not unpinned by the last grant:", pin, unpin)
@@ -203,8 +203,15 @@ func TestGrants(t *testing.T) {
 	if g.Ask(5, wire, p, 29) != nil || len(g.Over(p)) != 1 {
 		t.Error("Grants: held anew")
 	}
-	if ps := g.Exit(wire); !slices.Equal(ps, []Pin{p}) {
-		t.Error("Grants: not unpinned by its mover's exit:", ps)
+	if gs, ps := g.Exit(wire); len(gs) > 0 || !slices.Equal(ps, []Pin{p}) {
+		t.Error("Grants: not unpinned by its mover's exit:", gs, ps)
+	}
+	g.Hold(p, 30)
+	if err := g.Ask(6, wire, p, 29); err != nil {
+		t.Fatal(err)
+	}
+	if gs, ps := g.Exit(wire); !slices.Equal(gs, []uint64{6}) || len(ps) > 0 || g.Open() != 0 {
+		t.Error("Grants: the mover of a pin that is held exits:", gs, ps)
 	}
 }
 

@@ -154,8 +154,11 @@ func (r *runner) wireExited(j int) {
 	for _, id := range w.peers {
 		r.half(staged.WireExit{Peer: id, Wire: gone})
 	}
-	if n.src != nil {
-		r.local = append(r.local, machine.PackerExited{Packer: staged.Packer{Group: r.members[j].Group, Wire: gone}})
+	if by := (staged.Packer{Group: r.members[j].Group, Wire: gone}); n.src != nil {
+		for k := range n.lent {
+			n.lent[k].exited = n.lent[k].exited || n.lent[k].by == by
+		}
+		r.event(machine.PackerExited{Packer: by})
 	}
 	w.now, w.dying = w.now+1, false
 	for _, id := range w.peers {

@@ -131,7 +131,11 @@ func (r *runner) act(a act) {
 		n.view = lives(a.c)
 		r.event(machine.Found{Records: r.records(n.view)})
 	case imports:
-		r.event(machine.Import{Call: importCall, Import: handoff.Import{Manifest: r.table.mans[a.a], Tokens: make([]int32, r.set.tokens)}})
+		im := handoff.Import{Manifest: r.table.mans[a.a], Tokens: make([]int32, r.set.tokens)}
+		if r.set.apart {
+			im.Tokens[0] = int32(handOf(im.Manifest.Label))
+		}
+		r.event(machine.Import{Call: importCall, Import: im})
 	case isAborted:
 		o, _ := n.m.Get(r.table.mans[a.a].ID)
 		r.given = claim{o.ID, n.g, o.Attempt}

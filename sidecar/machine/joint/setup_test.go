@@ -29,6 +29,7 @@ type setup struct {
 	hold   time.Duration // asked at export; 0: one lease
 	early  bool          // p announces, and an import may come before the export
 	cold   bool          // the groups have not met: no session, no geometry, no link
+	apart  bool          // prompts differ: no import waits for the blocks of another
 	staged bool          // pulls go through chunks and wire movers
 	owned  bool          // and the wire movers pack, not the local one
 	hangs  bool          // packs end with their mover alone

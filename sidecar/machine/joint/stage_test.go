@@ -35,6 +35,8 @@ type lent struct {
 	pin    handoff.PinInfo // granted
 	open   bool
 	broken bool // the session with peer has ended since
+	by     staged.Packer
+	exited bool // by has, since
 }
 
 // packing is an open pack: it reads the blocks of a pin when it ends.
@@ -214,6 +216,9 @@ func (r *runner) source(e staged.SourceEvent) {
 				r.fail("%v packs without leave", n.self)
 				return
 			}
+			if n.lent[k].exited {
+				r.fail("%v packs under a grant of a mover that has exited", n.self)
+			}
 			by := r.packer(n.lent[k].peer)
 			n.packs = append(n.packs, packing{f.Ticket, codeOf(f.Stamp), n.lent[k].pin.Blocks, by, n.lost && by == staged.Packer{}})
 		}
@@ -272,7 +277,7 @@ func (r *runner) askGrant(f staged.AskGrant) {
 	h := f.Job.Handoff
 	id := handoff.ID{Group: self.Group, Instance: handoff.Instance(100 + r.node.g),
 		Leader: handoff.Incarnation(binary.BigEndian.Uint64(h[:8])), N: binary.BigEndian.Uint64(h[8:])}
-	r.node.lent = append(r.node.lent, lent{grant: f.Grant, job: f.Job, peer: p, of: f.Pin, open: true})
+	r.node.lent = append(r.node.lent, lent{grant: f.Grant, job: f.Job, peer: p, of: f.Pin, open: true, by: r.packer(p)})
 	r.local = append(r.local, machine.AskGrant{Grant: f.Grant, Peer: p, Packer: r.packer(p), Of: handoff.Check{ID: id,
 		Attempt: handoff.Attempt(f.Job.Attempt), Pin: handoff.PinID(f.Pin.ID), Generation: handoff.Generation(f.Pin.Generation)}})
 }

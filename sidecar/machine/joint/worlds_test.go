@@ -68,6 +68,7 @@ var worlds = []struct {
 	{"1+1 staged, a mover and time", false, one(1, 2, movers|wires|delays|releases|twice).with(byWire)},
 	{"1+1 staged, packs hang, a fault", false, one(1, 1, alive).with(byWire).with(hanging)},
 	{"1+1 staged by wire movers, packs hang, a fault", false, one(1, 1, alive).with(owned).with(hanging)},
+	{"1+1 staged by wire movers two hand-offs, a mover", false, one(1, 1, wires).with(owned).with(twoHands).with(func(s *setup) { s.room, s.apart = 0, true })},
 	{"2 read by 1 staged, packs hang, a process dies", false, one(1, 1, processes|wires).with(byWire).with(hanging).with(func(s *setup) { s.src = 2 })},
 	{"1+1+1 staged one copy, a mover", false, one(1, 1, movers|wires).with(rivals(1, 1)).with(byWire)},
 	{"1+1 staged, two faults", true, one(1, 2, alive).with(byWire)},
