@@ -53,13 +53,15 @@ func TestBytes(t *testing.T) {
 }
 
 // TestCellsAreWhereShardsSay: after one prompt each cell of each rank, found by its
-// shard's view, holds the bytes of the same cell of one rank that holds all. So the
-// copies of a KV head, a group or a latent on several ranks are one another's too.
+// shard's view, holds the bytes of the same cell of one rank that holds all, of a request
+// in other blocks and another slot. So the copies of a KV head, a group or a latent on
+// several ranks are one another's too.
 func TestCellsAreWhereShardsSay(t *testing.T) {
 	prompt := text(prose)
+	other := model.Seq{Blocks: []int32{1, 17, 3, 16, 12}, Slot: 2}
 	for _, cfg := range models(3) {
 		states := cfg.Desc().Model().States
-		run := func(size int) []rank {
+		run := func(size int, seq model.Seq) []rank {
 			ranks := newRanks(t, cfg, sizes, tp.Pipes(size))
 			generate(t, ranks, seq, prompt, 1, 30, nil)
 			return ranks
@@ -71,14 +73,14 @@ func TestCellsAreWhereShardsSay(t *testing.T) {
 			}
 			return m.Shards
 		}
-		all, whole := run(1)[0], shards(0, 1)
+		all, whole := run(1, other)[0], shards(0, 1)
 		for _, size := range []int{2, 4} {
-			for r, have := range run(size) {
+			for r, have := range run(size, seq) {
 				for i, sh := range shards(r, size) {
 					n := 0
 					cells(states[sh.State], sh, int32(len(prompt)), func(l, u, row, e int32) {
 						n++
-						a, b := cell(have.bufs, sh, states[sh.State], l, u, row, e), cell(all.bufs, whole[i], states[sh.State], l, u, row, e)
+						a, b := cell(have.bufs, seq, sh, states[sh.State], l, u, row, e), cell(all.bufs, other, whole[i], states[sh.State], l, u, row, e)
 						if !bytes.Equal(a, b) {
 							t.Fatalf("%s rank %d of %d, %s layer %d unit %d row %d element %d: % x, want % x",
 								cfg.Name, r, size, states[sh.State].Name, l, u, row, e, a, b)
@@ -111,7 +113,7 @@ func cells(st layout.State, sh layout.Shard, tokens int32, do func(l, u, row, e 
 }
 
 // cell is the bytes of one element of seq's state.
-func cell(bufs [][]byte, sh layout.Shard, st layout.State, l, u, row, e int32) []byte {
+func cell(bufs [][]byte, seq model.Seq, sh layout.Shard, st layout.State, l, u, row, e int32) []byte {
 	item, in := seq.Slot, row
 	if st.Paging == layout.PerBlock {
 		item, in = seq.Blocks[row/sh.Rows], row%sh.Rows

@@ -12,7 +12,7 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 )
 
-var sizes = model.Sizes{Blocks: 16, Slots: 3, BlockTokens: 16}
+var sizes = model.Sizes{Blocks: 18, Slots: 3, BlockTokens: 16}
 
 // table is out of order on purpose.
 var seq = model.Seq{Blocks: []int32{9, 2, 14, 0, 5, 11, 3, 7, 1, 8, 6}, Slot: 1}
@@ -168,6 +168,9 @@ func TestTokensStand(t *testing.T) {
 	}{
 		{model.Hybrid(1), []int32{230, 182, 78, 160, 102, 179, 60, 52, 18, 196, 133, 87, 252, 32, 160, 102, 255, 68, 157, 171, 253, 182, 149, 52}},
 		{model.Hybrid(7), []int32{202, 119, 27, 81, 56, 154, 170, 187, 59, 210, 184, 88, 148, 237, 151, 129, 25, 79, 14, 236, 4, 243, 202, 82}},
+		{model.GQA(1), []int32{24, 110, 32, 225, 169, 37, 193, 247, 32, 193, 247, 32, 193, 171, 87, 162, 172, 22, 220, 224, 78, 247, 173, 166}},
+		{model.MLA(1), []int32{142, 250, 24, 160, 106, 250, 131, 30, 24, 160, 151, 69, 59, 234, 223, 59, 67, 30, 0, 257, 69, 174, 150, 202}},
+		{model.SWA(1), []int32{133, 12, 12, 12, 12, 12, 12, 119, 80, 66, 255, 255, 73, 19, 215, 215, 215, 215, 215, 215, 215, 215, 215, 215}},
 		{model.Attention(1), []int32{150, 158, 60, 227, 250, 132, 117, 24, 181, 255, 181, 255, 125, 39, 252, 255, 181, 255, 138, 214, 150, 158, 82, 24}},
 	} {
 		if got := generate(t, newRanks(t, c.cfg, sizes, tp.Pipes(1)), seq, text(prose), 24, 64, nil); !slices.Equal(got, c.want) {
