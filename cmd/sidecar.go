@@ -49,11 +49,11 @@ func newSidecarCmd() *cobra.Command {
 		Long: `Run the sidecar of one rank: it serves the engine on unix sockets in run-dir, other
 sidecars and control planes on listen, and starts the mover that copies.
 
-Every key of the file has a flag of the same name, which wins. Nothing is opened
-before the whole configuration was checked.`,
+Every key of the file has a flag of the same name, which wins; adapters has none.
+Nothing is opened before the whole configuration was checked.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := config.Load(file, cmd.Flags(), &c); err != nil {
+			if err := errors.Join(config.Load(file, cmd.Flags(), &c), checkAdapters(c.Adapters)); err != nil {
 				return err
 			}
 			log, err := config.NewLogger(cmd.ErrOrStderr(), c.LogLevel, c.LogFormat)
@@ -292,6 +292,7 @@ func (p *parts) doors(ctx context.Context) (err error) {
 	}
 	p.onClose(func() error { return shortly(p.peers.Close) })
 	p.side.Serve(p.engines, p.peers, p.fds)
+	p.speak(ctx)
 	probing, enough := context.WithCancel(ctx)
 	var prober sync.WaitGroup
 	prober.Go(func() { p.probe(probing, probes) })

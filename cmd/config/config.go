@@ -43,6 +43,9 @@ type Sidecar struct {
 	Deadline time.Duration `yaml:"deadline" help:"how long an import may take when its request names no deadline"`
 	Limits   Limits        `yaml:"limits"`
 
+	// Adapters speak for the group to control planes; rank 0's sidecar alone has them.
+	Adapters []Adapter `yaml:"-"`
+
 	LogLevel  string `yaml:"log-level" help:"how much to log: debug, info, warn, error"`
 	LogFormat string `yaml:"log-format" help:"how to log: text, json"`
 }
@@ -107,6 +110,7 @@ func (c Sidecar) Check() error {
 			f.add(l.field, "%d: want 1 to %d", l.n, maxLimit)
 		}
 	}
+	f.adapters(c.Adapters)
 	if err := checkLog(c.LogLevel, c.LogFormat); err != nil {
 		f = append(f, err)
 	}

@@ -85,6 +85,15 @@ func TestDecodeFaults(t *testing.T) {
 		{"etcd: {ttl: 1s}\netcd: {ttl: 2s}", "given twice, first in line 1"},
 		{"- a", "want keys and values"},
 		{"\tx", "not YAML"},
+		{"adapters: x", "line 1: adapters: want a list of at most 16"},
+		{"adapters: [x]", "adapters: want keys and values, of name, command, built-in, config"},
+		{"adapters: [{nmae: x}]", `adapters: unknown key "nmae": want one of name, command, built-in, config; did you mean "name"?`},
+		{"adapters: [{name: x, name: y}]", "adapters: name: given twice"},
+		{"adapters: [{name: [x]}]", "adapters.name: want one word"},
+		{"adapters: [{command: x}]", "adapters.command: want a list of at most 64 words"},
+		{"adapters: [{command: [[x]]}]", "adapters.command: want one word"},
+		{"adapters: [{config: {a: &x 1, b: *x}}]", "adapters.config: has an alias"},
+		{"adapter: []", `unknown key "adapter": did you mean "adapters"?`},
 		{"a: &x [1]\ncluster: *x", "cluster: want one string"},
 		{"cluster: " + strings.Repeat("x", maxText+1), "cluster: 4097 bytes"},
 	} {
@@ -308,6 +317,41 @@ func TestControl(t *testing.T) {
 		}
 		if c.file != "" && got.TLS.CA != filepath.Join(dir, "ca.pem") {
 			t.Errorf("the file's ca.pem is %s", got.TLS.CA)
+		}
+	}
+}
+
+func TestAdapters(t *testing.T) {
+	c, err := load(t, whole+`
+adapters:
+  - {name: a, built-in: webhook, config: {url: "http://x", n: [1, 2]}}
+  - name: b
+    command: [bin/mine, rel/arg]
+  - name: c
+    command: [mine]
+    config:
+      # kept
+      deep: {er: ""}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(c.TLS.CA)
+	want := []Adapter{{Name: "a", BuiltIn: "webhook", Section: "{url: \"http://x\", n: [1, 2]}\n"}, {Name: "b", Command: []string{filepath.Join(dir, "bin/mine"), "rel/arg"}},
+		{Name: "c", Command: []string{"mine"}, Section: "# kept\ndeep: {er: \"\"}\n"}}
+	if !reflect.DeepEqual(c.Adapters, want) {
+		t.Errorf("%+q\nwant %+q", c.Adapters, want)
+	}
+	for _, bad := range []struct{ list, want string }{
+		{"{name: A, command: [x]}", `adapters.name: "A": want 1 to 63`},
+		{"{command: [x]}", `adapters.name: "": want 1 to 63`},
+		{"{name: a, command: [x]}, {name: a, command: [y]}", `adapters.name: "a" is given twice`},
+		{"{name: a}", "adapters.a: want a command"},
+		{"{name: a, command: [x], built-in: y}", "adapters.a: has a command and built-in"},
+		{`{name: a, command: [""]}`, "adapters.a.command: its program is empty"},
+	} {
+		if _, err := load(t, whole+"\nadapters: ["+bad.list+"]"); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v", bad.list, err)
 		}
 	}
 }

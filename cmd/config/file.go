@@ -36,6 +36,11 @@ func Load(path string, flags *pflag.FlagSet, c Keys) error {
 			return err
 		}
 		locate(c, filepath.Dir(path))
+		if s, ok := c.(*Sidecar); ok {
+			for i := range s.Adapters {
+				s.Adapters[i].program(filepath.Dir(path))
+			}
+		}
 	}
 	keys, _ := fields(c)
 	for _, k := range keys {
@@ -105,6 +110,9 @@ func Decode(b []byte, c Keys) error {
 		d.sections[s] = true
 		d.names = append(d.names, s)
 	}
+	if s, ok := c.(*Sidecar); ok {
+		d.speakers, d.names = &s.Adapters, append(d.names, adapters)
+	}
 	d.mapping(doc.Content[0], "")
 	return errors.Join(d.errs...)
 }
@@ -113,6 +121,7 @@ type decoder struct {
 	keys     map[string]*field
 	sections map[string]bool
 	names    []string       // of keys and sections
+	speakers *[]Adapter     // nil: it has none
 	seen     map[string]int // line of each key
 	errs     []error
 }
@@ -146,6 +155,8 @@ func (d *decoder) mapping(n *yaml.Node, prefix string) {
 		}
 		d.seen[name] = key.Line
 		switch {
+		case name == adapters && d.speakers != nil:
+			d.adapters(value, d.speakers)
 		case d.sections[name]:
 			d.mapping(value, name+".")
 		case d.keys[name] != nil:

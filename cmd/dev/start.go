@@ -8,6 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/transfer/layout"
@@ -41,6 +42,35 @@ type sidecarFile struct {
 		Cert string `yaml:"cert"`
 		Key  string `yaml:"key"`
 	} `yaml:"tls"`
+	Adapters []adapterFile `yaml:"adapters,omitempty"`
+}
+
+// Adapters says which adapters a group has.
+type Adapters func(g Group) []config.Adapter
+
+// adapterFile is an adapter with its section as the file has it.
+type adapterFile struct {
+	config.Adapter `yaml:",inline"`
+	Config         yaml.Node `yaml:"config,omitempty"`
+}
+
+// adapters are those of g for its file.
+func (c *Cluster) adapters(g Group) (list []adapterFile, err error) {
+	if c.opt.Adapters == nil {
+		return nil, nil
+	}
+	for _, a := range c.opt.Adapters(g) {
+		f := adapterFile{Adapter: a}
+		var section yaml.Node
+		if err := yaml.Unmarshal([]byte(a.Section), &section); err != nil {
+			return nil, fmt.Errorf("adapter %s: %w", a.Name, err)
+		}
+		if len(section.Content) > 0 {
+			f.Config = *section.Content[0]
+		}
+		list = append(list, f)
+	}
+	return list, nil
 }
 
 // sidecarConfig is its name in the rank's run directory.
@@ -60,6 +90,10 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	}
 	f.TLS.CA = filepath.Join(c.Dir, "certs", "ca.pem")
 	f.TLS.Cert, f.TLS.Key = c.certFiles(g, rank)
+	var err error
+	if f.Adapters, err = c.adapters(g); err != nil {
+		return nil, err
+	}
 	b, err := yaml.Marshal(f)
 	if err != nil {
 		return nil, err

@@ -69,6 +69,7 @@ type Metrics struct {
 	dropped  *prometheus.CounterVec
 	sessions *prometheus.GaugeVec
 	restarts prometheus.Counter
+	adapters []adapter
 }
 
 // New makes metrics that carry the names of the sidecar as labels.

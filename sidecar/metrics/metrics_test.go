@@ -100,3 +100,43 @@ func TestDraining(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAdapters(t *testing.T) {
+	m := New("c", "p", "g", "0")
+	m.Adapter("hook", []string{"waiting", "serving"}, func() Adapter {
+		return Adapter{Stage: "waiting", Restarts: 3, Coalesced: 2, Lost: 40, Err: errors.New("killed")}
+	})
+	m.Adapter("other", []string{"waiting", "serving"}, func() Adapter { return Adapter{Stage: "serving"} })
+	var sick error
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s, err := m.Serve(ctx, "127.0.0.1:0", func() error { return sick })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body := get(t, "http://"+s.Addr()+"/metrics")
+	for _, want := range []string{
+		`baton_adapter_stage{adapter="hook",cluster="c",group="g",pool="p",rank="0",stage="waiting"} 1`,
+		`baton_adapter_stage{adapter="hook",cluster="c",group="g",pool="p",rank="0",stage="serving"} 0`,
+		`baton_adapter_stage{adapter="other",cluster="c",group="g",pool="p",rank="0",stage="serving"} 1`,
+		`baton_adapter_restarts_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 3`,
+		`baton_adapter_coalesced_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 2`,
+		`baton_adapter_lost_notices_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 40`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("lacks %s", want)
+		}
+	}
+	lines := "adapter hook: waiting, 3 restarts: killed\nadapter other: serving, 0 restarts\n"
+	if code, body := get(t, "http://"+s.Addr()+"/healthz"); code != 200 || body != "ok\n"+lines {
+		t.Errorf("%d %q", code, body)
+	}
+	sick = errors.New("no engine")
+	if code, body := get(t, "http://"+s.Addr()+"/healthz"); code != 503 || body != "no engine\n"+lines {
+		t.Errorf("%d %q", code, body)
+	}
+	cancel()
+	if err := s.Wait(); err != nil {
+		t.Error(err)
+	}
+}

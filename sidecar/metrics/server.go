@@ -43,10 +43,12 @@ func (m *Metrics) Serve(ctx context.Context, addr string, healthy func() error) 
 		if healthy != nil {
 			if err := healthy(); err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				m.tellAdapters(w)
 				return
 			}
 		}
 		_, _ = io.WriteString(w, "ok\n")
+		m.tellAdapters(w)
 	})
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerWithin, ReadTimeout: headerWithin,

@@ -1,0 +1,84 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/examples/adapter/webhook"
+	"github.com/batonkv/baton/plugins/adapter"
+	"github.com/batonkv/baton/plugins/adapter/child"
+	"github.com/batonkv/baton/plugins/adapter/drive"
+	"github.com/batonkv/baton/plugins/adapter/session"
+	"github.com/batonkv/baton/sidecar/metrics"
+)
+
+// builtIn are the adapters that need no process of their own.
+var builtIn = map[string]func() adapter.Adapter{
+	"webhook": func() adapter.Adapter { return &webhook.Adapter{} },
+}
+
+// checkAdapters says which adapters are not built in.
+func checkAdapters(all []config.Adapter) error {
+	var errs []error
+	for _, a := range all {
+		if a.BuiltIn != "" && builtIn[a.BuiltIn] == nil {
+			errs = append(errs, fmt.Errorf("%w: adapters.%s.built-in: %q: want one of %s, or a command", config.ErrConfig,
+				a.Name, a.BuiltIn, strings.Join(slices.Sorted(maps.Keys(builtIn)), ", ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// adapterGrace bounds the wait for adapters when the sidecar stops: a Drain, and the
+// polite end of a process. A process that is left ends with the sidecar.
+const adapterGrace = 6 * time.Second
+
+// speak starts the adapters of the group, which rank 0 alone has, and stops them when ctx
+// ends: while the sidecar still answers.
+func (p *parts) speak(ctx context.Context) {
+	if p.cfg.Rank != 0 || len(p.cfg.Adapters) == 0 {
+		return
+	}
+	c := p.cfg
+	source := drive.Of(adapter.Group{Cluster: c.Cluster, Pool: c.Pool, Name: c.Group, Tenant: c.Tenant, Role: c.Role}, p.side.Service())
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for _, a := range c.Adapters {
+		log := p.log.With("adapter", a.Name)
+		open := child.Open(a.Command, log)
+		if a.BuiltIn != "" {
+			open = drive.BuiltIn(builtIn[a.BuiltIn])
+		}
+		cfg := session.Default()
+		cfg.Section, cfg.Mint = []byte(a.Section), rand.Uint64
+		s := drive.Start(drive.Config{Session: cfg, Open: open, Source: source, Log: log})
+		p.metrics.Adapter(a.Name, stages(), func() metrics.Adapter {
+			st := s.Status()
+			return metrics.Adapter{Stage: st.Stage.String(), Restarts: st.Restarts, Coalesced: st.Coalesced, Lost: st.Lost, Err: st.Err}
+		})
+		running.Go(func() {
+			<-ctx.Done()
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), adapterGrace)
+			defer cancel()
+			if err := s.Stop(last); err != nil {
+				log.Warn("adapter is left behind", "err", err)
+			}
+		})
+	}
+	p.onClose(func() error { stop(); running.Wait(); return nil })
+}
+
+func stages() (names []string) {
+	for _, s := range session.Stages() {
+		names = append(names, s.String())
+	}
+	return names
+}

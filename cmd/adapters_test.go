@@ -1,0 +1,24 @@
+package cmd
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/batonkv/baton/cmd/config"
+)
+
+func TestBuiltInAdapters(t *testing.T) {
+	for name, make := range builtIn {
+		if i, err := make().Register(t.Context()); err != nil || i.Check() != nil || i.Name != name {
+			t.Errorf("%s: %+v, %v", name, i, err)
+		}
+	}
+	if err := checkAdapters([]config.Adapter{{Name: "a", BuiltIn: "webhook"}, {Name: "b", Command: []string{"x"}}}); err != nil {
+		t.Error(err)
+	}
+	err := checkAdapters([]config.Adapter{{Name: "a", BuiltIn: "webhok"}})
+	if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), `adapters.a.built-in: "webhok": want one of webhook`) {
+		t.Errorf("%v", err)
+	}
+}
