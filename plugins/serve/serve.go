@@ -78,7 +78,12 @@ func Run(ctx context.Context, c Config) error {
 	for _, v := range version.Plugin() {
 		spoken[v] = set
 	}
+	secure, greeted, err := security()
+	if err != nil {
+		return err
+	}
 	plugin.Serve(&plugin.ServeConfig{
+		TLSProvider:      secure,
 		HandshakeConfig:  plugin.HandshakeConfig{MagicCookieKey: plugins.CookieKey, MagicCookieValue: plugins.CookieValue},
 		VersionedPlugins: spoken,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
@@ -89,6 +94,9 @@ func Run(ctx context.Context, c Config) error {
 		},
 		Logger: hcLogger(c.Log),
 	})
+	if err := greeted(); err != nil && began.Load() {
+		return err
+	}
 	select {
 	case <-gone:
 		return removeSocketDir()
