@@ -1,0 +1,91 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/internal/need"
+)
+
+// TestHostPlugin runs the control planes of examples/hostplugin, as processes that know
+// nothing but the plugin's command line.
+func TestHostPlugin(t *testing.T) {
+	for name, command := range map[string]func(*testing.T) []string{
+		"go": func(t *testing.T) []string { return []string{compile(t, "../examples/hostplugin")} },
+		"python": func(t *testing.T) []string {
+			return []string{python(t), "../examples/hostplugin/python/hostplugin.py"}
+		},
+		"python mtls": func(t *testing.T) []string {
+			return []string{python(t), "../examples/hostplugin/python/hostplugin.py", "--mtls"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			program := command(t)
+			w, ctx := up(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid"), bounded(t)
+			tokens := prompt(len(name), 40)
+			p, err := json.Marshal(tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			label := "by-" + strings.ReplaceAll(name, " ", "-")
+			args := slices.Concat(program[1:], []string{w.prefill.Name, w.decode.Name, string(p)}, w.pluginArgs())
+			host := exec.CommandContext(ctx, program[0], args...)
+			host.Stderr = w.log
+			var said output
+			host.Stdout = &said
+			if _, err := generate(ctx, w.prefill, front.Request{Tokens: tokens, MaxNew: maxNew, Label: label, Mode: front.Export}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := host.Run(); err != nil {
+				t.Fatalf("%v\n%s\n%s", err, &said, w.log)
+			}
+			if want := label + " went from " + w.prefill.Name + " to " + w.decode.Name; !strings.HasPrefix(said.String(), want) {
+				t.Fatalf("it said %q, want %q", said.String(), want)
+			}
+			var got []int32
+			if _, err := generate(ctx, w.decode, front.Request{MaxNew: maxNew, Label: label, Mode: front.Adopt}, &got); err != nil {
+				t.Fatal(err)
+			}
+			w.equal(label, tokens, got)
+		})
+	}
+}
+
+// compile builds a program of this module.
+func compile(t *testing.T, dir string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), filepath.Base(dir))
+	if b, err := exec.Command("go", "build", "-o", out, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	return out
+}
+
+// python is a script that runs Python with gRPC and with the stubs of proto/ at hand:
+// BATON_PYTHON, or python3.
+func python(t *testing.T) string {
+	t.Helper()
+	interpreter := os.Getenv("BATON_PYTHON")
+	if interpreter == "" {
+		interpreter = "python3"
+	}
+	stubs := t.TempDir()
+	protoc := exec.CommandContext(context.WithoutCancel(t.Context()), interpreter, "-m", "grpc_tools.protoc", "-I", "../proto", "--python_out", stubs, "--grpc_python_out", stubs,
+		"common/v1/common.proto", "control/v1/control.proto", "plugin/v1/plugin.proto")
+	if b, err := protoc.CombinedOutput(); err != nil {
+		need.Skip(t, "grpcio", "%s has no grpcio-tools (examples/hostplugin/python/requirements.txt; BATON_PYTHON names another interpreter): %v: %s", interpreter, err, b)
+	}
+	script := filepath.Join(stubs, "python")
+	text := "#!/bin/sh\nPYTHONPATH='" + stubs + "' exec '" + interpreter + "' \"$@\"\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
