@@ -56,19 +56,7 @@ func Run(ctx context.Context, c Config) error {
 	defer cancel()
 	started := make(chan *grpc.Server, 1)
 	var began atomic.Bool
-	over.Go(func() {
-		var s *grpc.Server
-		select {
-		case s = <-started:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-gone:
-		case <-ctx.Done():
-		}
-		s.Stop()
-	})
+	over.Go(func() { stopWith(ctx, gone, started) })
 	set := plugin.PluginSet{
 		plugins.HandoffPlugin: &handoffServer{api: c.Handoff},
 		plugins.ReshardPlugin: &reshardServer{api: c.Reshard},
@@ -106,6 +94,19 @@ func Run(ctx context.Context, c Config) error {
 		return errors.New("plugin: the server did not start; the log says why")
 	}
 	return nil
+}
+
+// stopWith stops the server, once it has begun, when the host is gone or ctx ends.
+func stopWith(ctx context.Context, gone <-chan struct{}, started <-chan *grpc.Server) {
+	select {
+	case s := <-started:
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
+		s.Stop()
+	case <-ctx.Done():
+	}
 }
 
 // limits bound what a host can make the plugin hold, and let it look whether it lives.
