@@ -96,10 +96,13 @@ func (i *importing) due(patience Now) (at Now, ok bool) {
 }
 
 func (m *Machine) expireImports() {
+	late := func(i *importing) bool { at, ok := i.due(m.cfg.Patience); return ok && at <= m.now }
+	if !slices.ContainsFunc(m.lead.imports, late) {
+		return
+	}
 	for _, i := range slices.Clone(m.lead.imports) {
-		at, ok := i.due(m.cfg.Patience)
 		switch {
-		case !ok || at > m.now:
+		case !late(i):
 		case i.Abortable():
 			m.failImport(i, m.tooLate(i))
 		case i.State() == handoff.Consuming: // dropping costs a prefill at most: nobody else has this copy

@@ -47,6 +47,9 @@ func (m *Machine) killStuck() {
 // killPackers asks for the end of the wire movers that keep a pin which is over, and
 // reports whether the local mover does. Movers of other peer groups go on.
 func (m *Machine) killPackers() (local bool) {
+	if len(m.leaving) == 0 {
+		return false
+	}
 	var due []staged.Packer
 	for _, p := range m.sortedLeaving() {
 		l := m.leaving[p]

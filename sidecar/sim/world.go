@@ -195,12 +195,13 @@ func (w *world) answered(n *sidecar, e machine.Event, fs []machine.Effect) {
 		h = h*1099511628211 ^ uint64(kindOf(f))
 	}
 	w.history = mix(h)
+	if w.seen == nil {
+		return
+	}
 	shape := n.m.Shape()
 	w.state += mix(shape+uint64(n.i)) - mix(n.shape+uint64(n.i))
 	n.shape = shape
-	if w.seen != nil {
-		w.seen.mark(w.state)
-	}
+	w.seen.mark(w.state)
 }
 
 // kindOf numbers the kinds of effects, and of what they carry between processes.
