@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	"github.com/batonkv/baton/cmd/steer"
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/plugins"
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 func newDrainCmd() *cobra.Command {
@@ -42,11 +45,28 @@ Exit code 0: safe to stop. 3: not yet, and --timeout is over. 130: Ctrl-C.`,
 			}
 			defer func() { err = errors.Join(err, router.Close(), rest.Close()) }()
 			o.Progress = progress(cmd.ErrOrStderr())
-			return c.explain(steer.Drain(cmd.Context(), router.Cluster(), o, cmd.OutOrStdout()))
+			err = steer.Drain(cmd.Context(), router.Cluster(), o, cmd.OutOrStdout())
+			if errors.Is(err, handoff.ErrGroup) {
+				return unknownGroup(cmd.Context(), router.Cluster(), o.Group, err)
+			}
+			return c.explain(err)
 		},
 	}
 	cmd.Flags().BoolVar(&o.Resume, "resume", false, "have the group take work again")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", time.Duration(0), "how long to wait; 0: as long as it takes")
 	c.bind(cmd)
 	return cmd
+}
+
+// unknownGroup adds which groups there are.
+func unknownGroup(ctx context.Context, c plugins.Cluster, group string, err error) error {
+	groups, failed := c.Groups(ctx)
+	if failed != nil {
+		return err
+	}
+	var there []string
+	for _, g := range groups {
+		there = append(there, g.Name)
+	}
+	return &HintError{err, near(group, there)}
 }

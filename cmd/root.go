@@ -109,14 +109,19 @@ type output struct {
 func (o *output) Write(b []byte) (int, error) {
 	n, err := o.to.Write(b)
 	if err != nil {
-		o.mu.Lock()
-		if o.err == nil {
-			o.err = err
-		}
-		o.mu.Unlock()
-		o.failed()
+		o.lost(err)
 	}
 	return n, err
+}
+
+// lost ends the command: what it writes reaches nobody.
+func (o *output) lost(err error) {
+	o.mu.Lock()
+	if o.err == nil {
+		o.err = err
+	}
+	o.mu.Unlock()
+	o.failed()
 }
 
 func (o *output) error() error {

@@ -3,7 +3,6 @@ package cmd
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,12 +47,17 @@ breaks is begun again where it was, and a gap is told where notices may be missi
 			defer func() { err = errors.Join(err, router.Close(), rest.Close()) }()
 			o.Groups, o.JSON, o.Color = args, output == "json", terminal(cmd.OutOrStdout())
 			o.Warn = func(group string, there []string) {
-				near := config.Nearest(group, there)
-				if near != "" {
-					near = ": did you mean " + near + "?"
+				if group == "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "no sidecar is registered in this cluster; waiting")
+					return
 				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "no group %s is there%s (there: %s); waiting for it\n", group, near, strings.Join(there, ", "))
+				fmt.Fprintf(cmd.ErrOrStderr(), "no group %s is there: %s; waiting for it\n", group, near(group, there))
 			}
+			stop, err := whileRead(cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			defer stop()
 			return c.explain(steer.Watch(cmd.Context(), router.Cluster(), router.Handoff(), o, cmd.OutOrStdout()))
 		},
 	}
@@ -63,15 +67,14 @@ breaks is begun again where it was, and a gap is told where notices may be missi
 	return cmd
 }
 
-// terminal says whether w is a terminal that takes colours.
-func terminal(w any) bool {
-	if o, ok := w.(*output); ok {
-		w = o.to
+// near says which group may be meant, and which are there.
+func near(group string, there []string) string {
+	s := "nobody is"
+	if len(there) > 0 {
+		s = "there are " + strings.Join(there[:min(len(there), 16)], ", ")
 	}
-	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
+	if n := config.Nearest(group, there); n != "" {
+		s = "did you mean " + n + "? " + s
 	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	return s
 }

@@ -89,25 +89,29 @@ func ranks(before, now plugins.Group) (out []event) {
 
 // describe is a group in a line.
 func describe(g plugins.Group) string {
-	s := string(g.Role)
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if g.Role != "" {
+		add("%s", g.Role)
+	}
 	switch {
 	case g.Size == 0:
-		s += fmt.Sprintf(", %s, no engine yet", count(int64(len(g.Ranks)), "sidecar"))
+		add("%s, no engine yet", count(int64(len(g.Ranks)), "sidecar"))
 	case g.Complete:
-		s += fmt.Sprintf(", %s", count(int64(g.Size), "rank"))
+		add("%s", count(int64(g.Size), "rank"))
 	default:
-		s += fmt.Sprintf(", not complete: %d of %s", len(g.Ranks), count(int64(g.Size), "rank"))
+		add("not complete: %d of %s", len(g.Ranks), count(int64(g.Size), "rank"))
 	}
 	if g.CapacityBlocks > 0 {
-		s += fmt.Sprintf(", %s or more", count(int64(g.CapacityBlocks), "block"))
+		add("%s or more", count(int64(g.CapacityBlocks), "block"))
 	}
 	if g.CapacitySlots > 0 {
-		s += fmt.Sprintf(", %s or more", count(int64(g.CapacitySlots), "slot"))
+		add("%s or more", count(int64(g.CapacitySlots), "slot"))
 	}
 	if g.Draining {
-		s += ", draining"
+		add("draining")
 	}
-	return s
+	return strings.Join(parts, ", ")
 }
 
 // ofNotice is what a leader told.

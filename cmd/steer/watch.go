@@ -18,7 +18,7 @@ type WatchOptions struct {
 	Kept   bool     // first what each leader keeps of the past
 	JSON   bool     // a JSON object a line
 	Color  bool     // for a terminal
-	// Warn hears of a named group that is not there.
+	// Warn hears of a named group that is not there at first, and of "" when nobody is.
 	Warn func(group string, there []string)
 }
 
@@ -199,6 +199,9 @@ func (w *watch) see(ctx context.Context, groups []plugins.Group) error {
 		if _, ok := now[g]; !ok && first && w.Warn != nil {
 			w.Warn(g, there)
 		}
+	}
+	if first && len(groups) == 0 && len(w.Groups) == 0 && w.Warn != nil {
+		w.Warn("", nil)
 	}
 	for _, e := range changes(w.view, now, groups) {
 		if err := w.show.line(e); err != nil {

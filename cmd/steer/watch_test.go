@@ -200,6 +200,19 @@ func TestWatchSome(t *testing.T) {
 	}
 }
 
+func TestWatchNobody(t *testing.T) {
+	var missed []string
+	got, err := watched(t, WatchOptions{Warn: func(g string, there []string) { missed = append(missed, g) }}, func(w *world) {
+		w.say(w.views, []plugins.Group(nil))
+		w.say(w.views, []plugins.Group{{Name: "a", Ranks: []plugins.Rank{rank(1, 1)}}})
+		w.say(w.views, []plugins.Group(nil))
+	})
+	const want = "a          here             1 sidecar, no engine yet\na          gone             no sidecar of it is registered\n"
+	if p := plainly(got); err != nil || len(missed) != 1 || p != want {
+		t.Errorf("%v %q\n%s", err, missed, p)
+	}
+}
+
 func TestWatchFails(t *testing.T) {
 	for _, c := range []struct {
 		what string
