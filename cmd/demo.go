@@ -24,10 +24,11 @@ token with one engine that does both. Exit code 1 when one differs.`,
   baton demo --inference-shards tp=4,role=prefill+tp=2,role=decode --model attention
   baton demo --inference-shards tp=2,role=prefill+tp=1,kv=fp16,state=bf16,role=decode --model gqa
   baton demo --kill decode-0/0
+  baton demo --via plugin
   baton demo --corrupt one-block`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, name := range []string{"kill", "corrupt"} {
+			for _, name := range []string{"kill", "corrupt", "via"} {
 				if fl := cmd.Flags().Lookup(name); fl.Changed && fl.Value.String() == "" {
 					return &UsageError{Why: fmt.Sprintf("--%s %q: is empty: name one, or leave the flag out", name, ""), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
 				}
@@ -47,7 +48,9 @@ token with one engine that does both. Exit code 1 when one differs.`,
 	f.bind(cmd)
 	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported: kv, state, head-swap, one-block or position; the check must find it")
 	cmd.Flags().StringVar(&o.Kill, "kill", "", "kill the sidecar of `GROUP/RANK` in the middle of a hand-off, such as decode-0/0: the group goes on")
+	cmd.Flags().StringVar(&o.Via, "via", "", "who places the requests: plugin is an external process, by hashicorp/go-plugin alone (default: this one)")
 	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens to generate for each prompt, 1 to 4096")
 	cmd.Flags().DurationVar(&o.Deadline, "deadline", 30*time.Second, "how long one request may take, 100ms to 10m")
+	cmd.AddCommand(newDemoRouterCmd())
 	return cmd
 }

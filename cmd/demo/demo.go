@@ -32,6 +32,7 @@ type Options struct {
 	MaxNew   int32         // tokens of each request
 	Deadline time.Duration // of one request
 	Kill     string        // GROUP/RANK whose sidecar is killed in the middle of a hand-off; "": none
+	Via      string        // who places requests: "" the demo itself, or ViaPlugin
 }
 
 // Bounds of Options, beside front.MaxNew.
@@ -67,10 +68,11 @@ func (o Options) Check() error {
 			return fmt.Errorf("%w: --inference-shards: groups %s and %s keep state in different types: give prefill groups the same", ErrOptions, first.Name, g.Name)
 		}
 	}
-	if _, _, err := o.victim(); err != nil {
-		return err
+	if o.Via != "" && o.Via != ViaPlugin {
+		return fmt.Errorf("%w: --via %q: want %s", ErrOptions, o.Via, ViaPlugin)
 	}
-	return nil
+	_, _, err := o.victim()
+	return err
 }
 
 // row is what became of one request.
@@ -100,7 +102,10 @@ type demo struct {
 	model   model.Config
 	prefill []*dev.Running
 	decode  []*dev.Running
-	shown   map[string]chan handoff.Manifest // manifests that Watch brought, by label
+	// who places the requests: the demo itself, from the manifests that Watch brings, by
+	// label; or an external control plane.
+	shown    map[string]chan handoff.Manifest
+	external *external
 }
 
 // Run brings the groups up, moves every prompt, prints the table and the verdict.
@@ -142,7 +147,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	}
 	c.Print(out)
 	fmt.Fprintf(out, "\nup in %.1f s\n\n", time.Since(began).Seconds())
-	rows, err := d.requests(ctx, out)
+	rows, err := d.requests(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -156,7 +161,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 }
 
 // requests moves the prompts one by one, each between the next pair of groups.
-func (d *demo) requests(ctx context.Context, out io.Writer) ([]row, error) {
+func (d *demo) requests(ctx context.Context) (rows []row, err error) {
 	ps := prompts(d.opt.Dev.BlockTokens)
 	for i := range ps {
 		d.shown[label(i)] = make(chan handoff.Manifest, 1)
@@ -164,19 +169,33 @@ func (d *demo) requests(ctx context.Context, out io.Writer) ([]row, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	failed := make(chan error, len(d.prefill))
-	for _, g := range d.prefill {
-		go func() { failed <- d.watch(watching, g) }()
+	if d.opt.Via == ViaPlugin {
+		if d.external, err = d.launch(); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, d.external.close()) }()
+	} else {
+		for _, g := range d.prefill {
+			go func() { failed <- d.watch(watching, g) }()
+		}
 	}
-	var rows []row
-	printHeader(out)
+	d.printHeader()
 	for i, p := range ps {
 		r, err := d.request(ctx, i, p, failed)
 		if err != nil {
 			return rows, fmt.Errorf("request %s (%s): %w", label(i), p.name, err)
 		}
 		rows = append(rows, r)
-		printRow(out, r, d.opt.Dev.Backend)
+		d.printRow(r)
 	}
+	if d.external == nil {
+		return rows, nil
+	}
+	r, err := d.abort(ctx, ps[len(ps)-2])
+	if err != nil {
+		return rows, fmt.Errorf("request %s, to be aborted: %w", r.label, err)
+	}
+	d.printAborted(r)
 	return rows, nil
 }
 
@@ -234,7 +253,7 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)
 	}
 	man := *res.Manifest
-	if !d.struck { // a control plane learns of it by its watch
+	if !d.struck && d.external == nil { // a control plane learns of it by its watch
 		select {
 		case man = <-d.shown[r.label]:
 		case err := <-watchFailed:
@@ -246,14 +265,19 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 	if err := d.strike(ctx, i); err != nil {
 		return r, err
 	}
+	if d.external != nil {
+		if dst, err = d.place(ctx, order{Label: r.label, Tokens: p.tokens}); err != nil {
+			return r, err
+		}
+		r.dst = dst
+	}
 	adopted := make(chan error, 1)
 	go func() {
 		res, err := generate(ctx, dst, front.Request{MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Adopt}, &r.got)
 		r.forwards = res.Forwarded
 		adopted <- err
 	}()
-	r.imported, err = dst.Leader.Import(ctx, handoff.Import{Label: r.label, Manifest: man, Tokens: p.tokens, Deadline: d.opt.Deadline})
-	if err != nil {
+	if r.imported, err = d.bring(ctx, dst, handoff.Import{Label: r.label, Manifest: man, Tokens: p.tokens, Deadline: d.opt.Deadline}); err != nil {
 		cancel()
 		<-adopted
 		return r, fmt.Errorf("import into %s: %w", dst.Name, err)
@@ -262,6 +286,18 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 		return r, fmt.Errorf("decode on %s: %w", dst.Name, err)
 	}
 	return r, nil
+}
+
+// bring imports, or waits until the external control plane has.
+func (d *demo) bring(ctx context.Context, dst *dev.Running, m handoff.Import) (handoff.Imported, error) {
+	if d.external == nil {
+		return dst.Leader.Import(ctx, m)
+	}
+	rep, err := d.external.next(ctx, m.Label)
+	if err != nil {
+		return handoff.Imported{}, err
+	}
+	return *rep.Imported, nil
 }
 
 func generate(ctx context.Context, g *dev.Running, req front.Request, got *[]int32) (front.Result, error) {

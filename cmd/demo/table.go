@@ -16,12 +16,25 @@ const columns = "%-4s %-14s %6s %4s %10s %7s  %6s %8s %6s %6s %6s %6s  %5s  %-8s
 // all start and end.
 const minRated = 1 << 20
 
-func printHeader(out io.Writer) {
-	fmt.Fprintf(out, "%51s%s\n", "", "milliseconds in each phase")
-	fmt.Fprintf(out, columns, "req", "prompt", "tokens", "new", "moved", "reused", "open", "reserve", "move", "check", "done", "admit", "GB/s", "backend", "tokens")
+// placed is the last column but one where another process places the requests.
+const placed = "%-18s "
+
+func (d *demo) printHeader() {
+	fmt.Fprintf(d.out, "%51s%s\n", "", "milliseconds in each phase")
+	d.printColumns("imported by", "req", "prompt", "tokens", "new", "moved", "reused", "open", "reserve", "move", "check", "done", "admit", "GB/s", "backend", "tokens")
 }
 
-func printRow(out io.Writer, r row, backend string) {
+// printColumns prints one line; by is shown where the demo does not place requests itself.
+func (d *demo) printColumns(by string, cells ...any) {
+	const format = columns
+	if d.external != nil {
+		last := len(cells) - 1
+		cells = append(cells[:last:last], fmt.Sprintf(placed, by)+fmt.Sprint(cells[last]))
+	}
+	fmt.Fprintf(d.out, format, cells...)
+}
+
+func (d *demo) printRow(r row) {
 	verdict := "equal"
 	if !r.equal() {
 		verdict = fmt.Sprintf("NOT EQUAL from token %d on", firstDifference(r.got, r.want)+1)
@@ -31,10 +44,17 @@ func printRow(out io.Writer, r row, backend string) {
 	if p.Move > 0 && r.imported.Bytes >= minRated {
 		rate = fmt.Sprintf("%.2f", float64(r.imported.Bytes)/p.Move.Seconds()/1e9)
 	}
-	fmt.Fprintf(out, columns, r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
+	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
 		planview.Size(r.imported.Bytes), fmt.Sprintf("%d bl.", r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
-		ms(p.Done), ms(p.Admit), rate, backend, verdict)
+		ms(p.Done), ms(p.Admit), rate, d.opt.Dev.Backend, verdict)
 }
+
+func (d *demo) printAborted(r row) {
+	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", d.opt.Dev.Backend,
+		fmt.Sprintf("aborted; %s still held it, and was told to give it back", r.src.Name))
+}
+
+func by(r row) string { return "plugin → " + r.dst.Name }
 
 // verdict prints what the run showed and makes it an error when it is bad.
 func (d *demo) verdict(out io.Writer, rows []row) error {
