@@ -84,6 +84,7 @@ func (c *Coverage) Missed(need uint64) (out []string) {
 	for i, n := range c.Pairs {
 		p := machine.Pair(i)
 		switch why, ok := cannot[p]; {
+		case strings.HasPrefix(why, "seldom: "):
 		case strings.HasPrefix(why, "rare: "):
 			if n < need/100 {
 				out = append(out, fmt.Sprintf("pair %v: %d times, want %d", p, n, need/100))

@@ -37,6 +37,7 @@ const (
 	// Movers.
 	MoverDies
 	WireDies
+	SlowPack
 	Revoked // a lease ends under a pack
 	CopyFails
 	CopyHangs
@@ -66,7 +67,7 @@ const (
 
 var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "forged claim", "stale answer", "late PeerDown",
 	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "word of a dead leader", "sidecar superseded", "sidecar pauses", "late tick",
-	"mover dies", "wire mover dies", "grant revoked", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
+	"mover dies", "wire mover dies", "slow pack", "grant revoked", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
 	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset"}
 
 func (f Fault) String() string {

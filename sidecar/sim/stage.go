@@ -222,6 +222,10 @@ func (s *stage) pack(f staged.Pack) {
 	s.packs = append(s.packs, p)
 	l := w.loads[f.Stamp.Job]
 	took := w.between(100*time.Microsecond, 3*time.Millisecond)
+	if w.chance(8) {
+		w.hit(SlowPack)
+		took = w.between(3*time.Millisecond, 6*time.Second)
+	}
 	begin := w.between(0, took)
 	c := &s.out[f.Chunk]
 	do := func(at time.Duration, f func()) {
