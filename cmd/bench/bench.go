@@ -62,6 +62,7 @@ func Rows() []Row {
 		{"plan", "planning a re-shard", plan},
 		{"lower", "lowering one rank pair of a request", lowering},
 		{"control", "a one-block hand-off against an empty gRPC call, all over loopback", controlCost},
+		{"plugin", "a control plane's calls through baton plugin against the same calls made to the sidecar", pluginCost},
 	}
 }
 

@@ -24,23 +24,11 @@ func joinClose(ctx context.Context, err error, close func(context.Context) error
 // sidecars as processes over loopback, engines that answer at once, and an empty gRPC
 // call to one of the sidecars in turn.
 func controlCost(ctx context.Context, o Options) (out []Result, err error) {
-	engines := map[string]*loadEngine{}
-	c, err := dev.Up(ctx, dev.Options{Binary: o.Binary, LogLevel: "error",
-		Groups: []dev.Group{{Name: "p", Role: discovery.Prefill, TP: 1}, {Name: "d", Role: discovery.Decode, TP: 1}},
-		Engine: func(ctx context.Context, g *dev.Running, rank int32, dir string) error {
-			e, err := attachLoad(ctx, g, rank, dir)
-			engines[g.Name] = e
-			return err
-		}})
+	c, engines, down, err := pairOfLoads(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	defer func() {
-		for _, e := range engines {
-			err = errors.Join(err, e.close())
-		}
-	}()
+	defer func() { err = errors.Join(err, down()) }()
 	conn, err := grpc.NewClient("passthrough:///"+c.Groups[1].Ranks[0].Sidecar.Addr, grpc.WithTransportCredentials(credentials.NewTLS(c.ClientTLS("d", 0))))
 	if err != nil {
 		return nil, err
@@ -59,6 +47,27 @@ func controlCost(ctx context.Context, o Options) (out []Result, err error) {
 		}
 	}
 	return m.results(), nil
+}
+
+// pairOfLoads is a cluster of the groups p and d, TP1 each, with engines of this process.
+func pairOfLoads(ctx context.Context, o Options) (*dev.Cluster, map[string]*loadEngine, func() error, error) {
+	engines := map[string]*loadEngine{}
+	c, err := dev.Up(ctx, dev.Options{Binary: o.Binary, LogLevel: "error",
+		Groups: []dev.Group{{Name: "p", Role: discovery.Prefill, TP: 1}, {Name: "d", Role: discovery.Decode, TP: 1}},
+		Engine: func(ctx context.Context, g *dev.Running, rank int32, dir string) error {
+			e, err := attachLoad(ctx, g, rank, dir)
+			engines[g.Name] = e
+			return err
+		}})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return c, engines, func() (err error) {
+		for _, e := range engines {
+			err = errors.Join(err, e.close())
+		}
+		return errors.Join(err, c.Close())
+	}, nil
 }
 
 // measured is the rig of controlCost with its samples, in microseconds.
