@@ -90,7 +90,7 @@ func (f *engineFlags) config() (engine.Config, error) {
 	}
 	return engine.Config{Model: m, Group: f.group, Instance: handoff.Instance(n), Rank: f.rank, TP: f.tp,
 		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, Types: types, Poison: f.poison,
-		Corrupt: engine.Corrupt(f.corrupt)}, nil
+		Corrupt: engine.Corrupt(f.corrupt), Profiles: f.runDir}, nil
 }
 
 func (f *engineFlags) types() (t model.Types, err error) {

@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,6 +108,7 @@ func newLoadRankCmd() *cobra.Command {
 	fs.Int32Var(&f.Blocks, "blocks", load.DefaultBlocks, "blocks of the paged cache")
 	fs.Int32Var(&f.Slots, "slots", load.DefaultSlots, "slots of per-request state")
 	fs.Int32Var(&f.BlockTokens, "block-tokens", 16, "tokens of a block")
+	fs.StringVar(&f.Profiles, "profiles", "", "`directory` of profiles; that of the sidecar when it is not given")
 	fs.BoolVar(&f.Damage, "damage", false, "flip one bit of everything that is admitted")
 	return cmd
 }
@@ -123,6 +125,7 @@ func (f *loadRankFlags) run(ctx context.Context) error {
 	if (f.Rank == 0) != (f.driver != "") {
 		return fmt.Errorf("%w: driver: rank 0 takes one, no other does", engine.ErrConfig)
 	}
+	f.Profiles = cmp.Or(f.Profiles, f.runDir)
 	r, err := engine.New(f.Config)
 	if err != nil {
 		return err

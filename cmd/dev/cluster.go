@@ -268,7 +268,9 @@ func (c *Cluster) groups(ctx context.Context) error {
 		}
 		c.wg.Go(func() { // ends with the engine, which Close waits for
 			<-k.engine.Exited()
-			c.tell(fmt.Errorf("engine %s/%d ended by itself: %v", g.Name, n, k.engine.Err()))
+			if err := k.engine.Err(); err != nil { // else it was told to stop
+				c.tell(fmt.Errorf("engine %s/%d ended by itself: %w", g.Name, n, err))
+			}
 		})
 		return nil
 	}); err != nil {

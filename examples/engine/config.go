@@ -64,6 +64,7 @@ type Config struct {
 	Types        model.Types // of the state in memory
 	Poison       bool        // fill blocks and slots with NaN when they are handed out
 	Corrupt      Corrupt
+	Profiles     string        // directory of profiles, empty: none are made
 	MaxQueue     int           // requests that rank 0 takes at once, 0: 256
 	Deadline     time.Duration // of a request that brings none, 0: 5 minutes
 	// AdoptHold is how long an admitted import waits for the request that adopts it,

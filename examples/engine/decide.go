@@ -57,6 +57,8 @@ func (r *Rank) decide(d handoff.Decision) error {
 	case handoff.SetWeightsEpoch:
 		r.cfg.WeightsEpoch = d.WeightsEpoch // the salt of every prompt that starts from here on
 		return nil
+	case handoff.Lifecycle:
+		return r.send(handoff.LifecycleAck{N: d.N, Err: r.life.Do(d)})
 	}
 	return fmt.Errorf("%w: decision %d is of kind %d", ErrDiverged, d.N, d.Kind)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/batonkv/baton/examples/engine/life"
 	"github.com/batonkv/baton/examples/engine/memfd"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
@@ -48,6 +49,7 @@ type Rank struct {
 	imports  map[uint64]*request // by Reserve decision, until Admit or ReleaseQuarantine
 	exports  map[string]*request
 	applied  uint64
+	life     life.Life
 	released paged.Stats // what came back in this step, in Free and SlotsFree
 	frees    uint64      // how often something came back
 	unpinned []string    // to report
@@ -81,6 +83,7 @@ func New(cfg Config) (*Rank, error) {
 	}
 	r := &Rank{cfg: cfg, model: m, mem: mem, bufs: bufs, shards: places.Shards, pool: pool, requests: map[reqID]*request{},
 		imports: map[uint64]*request{}, exports: map[string]*request{}}
+	r.life = life.Life{Dir: cfg.Profiles, Forget: pool.Forget}
 	if cfg.Rank == 0 {
 		r.sched = newScheduler(r)
 	}
@@ -94,12 +97,13 @@ func (r *Rank) Close() error {
 		b.Close()
 	}
 	r.bufs = nil
-	return nil
+	return r.life.Close()
 }
 
 // Run serves until ctx ends or a rank is lost. g is the group of the rank's launch, s
 // its sidecar or nil; both stay the caller's to close. When ctx ends on rank 0 the
-// other ranks are told and return nil.
+// other ranks are told and return nil; so do all once the group was told to stop and
+// nothing runs any more.
 func (r *Rank) Run(ctx context.Context, g *tp.Group, s Session) error {
 	if g.Rank() != r.cfg.Rank || g.Size() != r.cfg.TP {
 		return fmt.Errorf("%w: rank %d of %d in a group where it is %d of %d", ErrConfig, r.cfg.Rank, r.cfg.TP, g.Rank(), g.Size())

@@ -148,6 +148,10 @@ func (s *scheduler) serve(ctx context.Context) error {
 			return nil
 		}
 		s.collect()
+		if s.over() {
+			b, _ := json.Marshal(step{Stop: true})
+			return s.r.group.Broadcast(b)
+		}
 		s.plan()
 		if !s.st.empty() || beat && s.r.group.Size() > 1 {
 			if err := s.step(); err != nil {
@@ -173,6 +177,11 @@ func (s *scheduler) serve(ctx context.Context) error {
 			beat = true
 		}
 	}
+}
+
+// over reports whether the group was told to stop and nothing runs any more.
+func (s *scheduler) over() bool {
+	return s.r.life.Stopping() && s.st.empty() && len(s.tasks)+len(s.r.requests)+len(s.r.exports)+len(s.r.imports) == 0
 }
 
 // close fails what is left.

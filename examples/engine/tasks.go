@@ -62,6 +62,9 @@ func (s *scheduler) take(t *task) {
 	case t.req.Mode == front.Stats:
 		t.events <- front.Event{Result: &front.Result{Reason: "stats", Pool: s.stats()}}
 		return
+	case t.req.Mode != front.Adopt && s.r.life.Intake() != nil: // what is adopted is imported already, or never will be
+		t.events <- front.Event{Err: s.r.life.Intake()}
+		return
 	case handing && s.r.session == nil:
 		t.events <- front.Event{Err: fmt.Errorf("%w: mode %s needs one", ErrSidecar, t.req.Mode)}
 		return
@@ -156,6 +159,9 @@ func (s *scheduler) plan() {
 		}
 	}
 	slices.Sort(s.st.Unpin)
+	if s.r.life.Held() {
+		return
+	}
 	starting, chunk := false, false
 	var stalled *task
 	for _, t := range s.tasks {

@@ -66,6 +66,8 @@ type session struct {
 	err     error
 	away    error
 
+	acks map[uint64]error // by decision
+
 	wire *sidecar.Session // real sockets instead of inbox and pending
 	held uint64
 }
@@ -225,6 +227,11 @@ func (w *world) handle(s *session, m handoff.FromEngine) {
 		w.through(g)
 	case handoff.Applied:
 		s.applied = m.N
+	case handoff.LifecycleAck:
+		if s.acks == nil {
+			s.acks = map[uint64]error{}
+		}
+		s.acks[m.N] = m.Err
 	}
 }
 

@@ -61,6 +61,8 @@ func (r *Rank) decide(d handoff.Decision, out *outcome) error {
 	case handoff.SetWeightsEpoch:
 		r.epoch = d.WeightsEpoch
 		return nil
+	case handoff.Lifecycle:
+		return r.send(handoff.LifecycleAck{N: d.N, Err: r.life.Do(d)})
 	}
 	return fmt.Errorf("%w: decision %d is of kind %d", ErrDiverged, d.N, d.Kind)
 }

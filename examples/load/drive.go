@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 )
 
 // Serve takes the one driver of l: its commands until it hangs up or ctx ends. Rank 0
@@ -24,10 +25,13 @@ func (r *Rank) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { // the last events still go out to a driver that reads
+		_ = conn.SetReadDeadline(time.Now())
+		_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+	})()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	wg.Go(func() { r.lead.write(ctx, conn) })
 	in := bufio.NewScanner(conn)
 	in.Buffer(nil, maxLine)
@@ -62,6 +66,12 @@ func (l *lead) write(ctx context.Context, conn net.Conn) {
 				return
 			}
 		case <-ctx.Done():
+			for len(l.events) > 0 {
+				if enc.Encode(<-l.events) != nil {
+					return
+				}
+			}
+			_ = out.Flush()
 			return
 		}
 	}

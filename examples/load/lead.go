@@ -48,6 +48,10 @@ func (l *lead) serve(ctx context.Context) error {
 		if err := l.collect(); err != nil {
 			return err
 		}
+		if l.over() {
+			b, _ := json.Marshal(step{Stop: true})
+			return l.r.group.Broadcast(b)
+		}
 		if st := l.plan(); !st.empty() || due && l.r.cfg.TP > 1 {
 			due = false
 			if err := l.step(st); err != nil {
@@ -69,6 +73,11 @@ func (l *lead) serve(ctx context.Context) error {
 			due = true
 		}
 	}
+}
+
+// over reports whether the group was told to stop and nothing runs any more.
+func (l *lead) over() bool {
+	return l.r.life.Stopping() && len(l.queue)+len(l.r.exports)+len(l.r.imports)+len(l.r.decodes) == 0
 }
 
 // collect takes what came since the last step.
@@ -93,6 +102,9 @@ func (l *lead) collect() error {
 }
 
 func (l *lead) command(c Command) error {
+	if err := l.r.life.Intake(); err != nil && (c.Op == Announce || c.Op == Export || c.Op == Import) {
+		return l.tell(failed(c.Label, err, true))
+	}
 	switch c.Op {
 	case Announce:
 		return l.r.send(handoff.Announce{Label: c.Label})
@@ -168,6 +180,9 @@ func (l *lead) plan() (st step) {
 		}
 	}
 	slices.Sort(st.Unpin)
+	if l.r.life.Held() {
+		return st
+	}
 	if l.full != l.r.frees+1 && len(l.queue) > 0 {
 		n := min(len(l.queue), maxStarts)
 		st.Start = slices.Clone(l.queue[:n])

@@ -55,7 +55,8 @@ type Config struct {
 	Blocks      int32
 	Slots       int32 // ignored by the attention model
 	BlockTokens int32
-	Damage      bool // flip one bit of every import that is admitted: the check must notice
+	Profiles    string // directory; empty: none are made
+	Damage      bool   // flip one bit of every import that is admitted: the check must notice
 }
 
 var orders = map[string]parallel.Order{"planes": parallel.Planes, "layer-planes": parallel.LayerPlanes,
@@ -101,6 +102,6 @@ func (c Config) memory() parallel.Memory {
 
 // Identity is equal on all ranks of one launch.
 func (c Config) Identity() string {
-	c.Rank = 0
+	c.Rank, c.Profiles = 0, ""
 	return fmt.Sprintf("%+v", c)
 }

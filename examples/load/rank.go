@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/batonkv/baton/examples/engine/life"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/examples/engine/tp"
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
@@ -57,6 +58,7 @@ type Rank struct {
 	exports map[string]*request
 	decodes []*request // in order of Admit
 	applied uint64
+	life    life.Life
 	epoch   uint64   // of the weights
 	frees   uint64   // how often memory came back
 	letGo   []string // labels whose pin this rank's sidecar gave up, to report
@@ -79,6 +81,7 @@ func New(cfg Config) (*Rank, error) {
 		return nil, err
 	}
 	r := &Rank{cfg: cfg, state: st, pool: pool, imports: map[uint64]*request{}, exports: map[string]*request{}}
+	r.life = life.Life{Dir: cfg.Profiles, Forget: pool.Forget}
 	if cfg.Rank == 0 {
 		r.lead = newLead(r)
 	}
@@ -86,7 +89,10 @@ func New(cfg Config) (*Rank, error) {
 }
 
 // Close unmaps the rank's memory, after Run has returned.
-func (r *Rank) Close() { r.state.close() }
+func (r *Rank) Close() error {
+	r.state.close()
+	return r.life.Close()
+}
 
 // Attach is what this rank states to its sidecar.
 func (r *Rank) Attach() handoff.Attach {
@@ -115,7 +121,8 @@ func (r *Rank) Files() (fds []int) {
 	return fds
 }
 
-// Run serves until ctx ends, rank 0 stops, or a rank or the sidecar is lost.
+// Run serves until ctx ends, rank 0 stops, or a rank or the sidecar is lost. nil: it was
+// told to stop, and nothing ran any more.
 func (r *Rank) Run(ctx context.Context, g *tp.Group, s Session) error {
 	if g.Rank() != r.cfg.Rank || g.Size() != r.cfg.TP {
 		return fmt.Errorf("%w: rank %d of %d in a group where it is %d of %d", ErrConfig, r.cfg.Rank, r.cfg.TP, g.Rank(), g.Size())

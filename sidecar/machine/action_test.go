@@ -210,10 +210,19 @@ func TestStopThatNeverArrived(t *testing.T) {
 	if _, ok := w.calls[c]; ok {
 		t.Fatal("answered")
 	}
-	w.at("p", 1).eng.session = 0
-	w.at("p", 1).reattach()
-	w.back()
-	if err := w.ended(c).Err; err != nil || !slices.Contains(w.at("p", 1).eng.story, "stop") {
-		t.Errorf("%v, %q", err, w.at("p", 1).eng.story)
+	one := w.at("p", 1)
+	one.eng.session, one.eng.mute = 0, true
+	one.reattach()
+	w.run()
+	if !slices.Contains(one.eng.story, "stop") || !slices.Contains(w.at("p", 0).eng.story, "stop") {
+		t.Errorf("%q, %q", one.eng.story, w.at("p", 0).eng.story)
+	}
+	if _, ok := w.calls[c]; ok {
+		t.Fatal("answered for rank 1, which has not")
+	}
+	one.eng.say(one, handoff.LifecycleAck{N: 1})
+	w.run()
+	if err := w.ended(c).Err; err != nil {
+		t.Error(err)
 	}
 }

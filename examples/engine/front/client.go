@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // Client asks one engine. It holds no connection; any number of goroutines may use it.
@@ -61,6 +63,8 @@ func exchange(conn net.Conn, r Request, token func(int32)) (Result, error) {
 		switch {
 		case err != nil:
 			return Result{}, err
+		case l.Draining:
+			return Result{}, fmt.Errorf("%w: %w: %s", ErrFailed, handoff.ErrDraining, l.Error)
 		case l.Error != "":
 			return Result{}, fmt.Errorf("%w: %s", ErrFailed, l.Error)
 		case l.Done:

@@ -120,5 +120,11 @@ type line struct {
 	Token *int32 `json:"token,omitempty"`
 	Done  bool   `json:"done,omitempty"`
 	*Result
-	Error string `json:"error,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Draining bool   `json:"draining,omitempty"` // the error is handoff.ErrDraining
+}
+
+// failure is the line of an error.
+func failure(err error) line {
+	return line{Error: err.Error(), Draining: errors.Is(err, handoff.ErrDraining)}
 }

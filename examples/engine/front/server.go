@@ -70,7 +70,7 @@ func serve(ctx context.Context, conn net.Conn, e Engine) {
 	}
 	events, err := e.Submit(ctx, r)
 	if err != nil {
-		_ = write(conn, line{Error: err.Error()})
+		_ = write(conn, failure(err))
 		return
 	}
 	var wg sync.WaitGroup
@@ -85,7 +85,7 @@ func serve(ctx context.Context, conn net.Conn, e Engine) {
 		l := line{}
 		switch {
 		case ev.Err != nil:
-			l.Error = ev.Err.Error()
+			l = failure(ev.Err)
 		case ev.Result != nil:
 			l.Done, l.Result = true, ev.Result
 		default:

@@ -149,6 +149,13 @@ func (p *Pool) evict() {
 	}
 }
 
+// Forget frees every block that is cached and unused.
+func (p *Pool) Forget() {
+	for p.leaves.len() > 0 {
+		p.evict()
+	}
+}
+
 func (p *Pool) register(b, parent int32, hash uint64) {
 	k := &p.blocks[b]
 	k.hash, k.parent = hash, parent

@@ -283,3 +283,26 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a hash for an incomplete block: %v", err)
 	}
 }
+
+// What is forgotten is what no hold has: the cache starts anew behind it.
+func TestForget(t *testing.T) {
+	p, _ := paged.New(paged.Config{Blocks: 6, BlockTokens: 2})
+	hs := hashes([]int32{1, 2, 3, 4, 5, 6}, 2)
+	long, _ := p.Reserve(paged.Need{Hashes: hs, Tokens: 6})
+	long, _ = p.Admit(long.ID, hs)
+	short, _ := p.Reserve(paged.Need{Hashes: hs[:1], Tokens: 2}) // holds the first block of it
+	if _, err := p.Free(long.ID); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.Stats(); s.Idle != 2 || s.Held != 1 {
+		t.Fatalf("%+v", s)
+	}
+	p.Forget()
+	if s := p.Stats(); s.Idle != 0 || s.Held != 1 || s.Free != 5 {
+		t.Errorf("%+v", s)
+	}
+	again, err := p.Reserve(paged.Need{Hashes: hs, Tokens: 6})
+	if err != nil || again.Cached != 2 || again.Blocks[0] != short.Blocks[0] {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
