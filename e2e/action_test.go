@@ -18,6 +18,7 @@ import (
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/load"
 	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -47,6 +48,9 @@ func drivenGroups(t *testing.T) (w *world, src, dst *driven) {
 	})
 	for _, d := range groups {
 		d.connect()
+	}
+	for _, d := range groups {
+		w.notice(bounded(t), d.Running, control.Ready) // else an action is refused
 	}
 	return w, groups[w.prefill.Name], groups[w.decode.Name]
 }
@@ -294,7 +298,7 @@ func TestRankKilledInTheMiddle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Contains(strings.Join(d.Waits, ";"), "have not applied every decision")
+		return strings.Contains(strings.Join(d.Waits, ";"), "not applied every decision")
 	})
 	one.signal(t, unix.SIGKILL)
 	if err := <-said; !errors.Is(err, handoff.ErrInDoubt) && !errors.Is(err, handoff.ErrNotReady) || errors.Is(err, context.DeadlineExceeded) {

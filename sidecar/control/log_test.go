@@ -137,7 +137,7 @@ func FuzzNotice(f *testing.F) {
 		wire, _ := proto.Marshal(p)
 		f.Add(wire)
 	}
-	drain, err := EncodeDrain(Drain{Draining: true, Exports: 3, Waits: []string{"ranks [1]"}})
+	drain, err := EncodeDrain(Drain{Draining: true, Exports: 3, Waits: []string{"rank 1 has not answered"}})
 	if err != nil {
 		f.Fatal(err)
 	}

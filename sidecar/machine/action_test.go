@@ -95,7 +95,7 @@ func TestNoAnswerInTime(t *testing.T) {
 		t.Fatal("answered before its time")
 	}
 	w.advance(1)
-	if err := w.ended(c).Err; !errors.Is(err, handoff.ErrInDoubt) || !strings.Contains(err.Error(), "ranks [1]") {
+	if err := w.ended(c).Err; !errors.Is(err, handoff.ErrInDoubt) || !strings.Contains(err.Error(), "no answer of rank 1 came") {
 		t.Error(err)
 	}
 	delete(w.calls, c)

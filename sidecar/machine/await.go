@@ -72,8 +72,8 @@ func (m *Machine) expireAwaited() {
 			return fmt.Errorf("%w: epoch %d is decided, and some rank has not applied that within %v: ask again",
 				handoff.ErrInDoubt, m.lead.weights.epoch, m.cfg.Patience)
 		}
-		return fmt.Errorf("%w: %v is decision %d, and no answer of ranks %v came within %v: ask again", handoff.ErrInDoubt,
-			w.action, w.n, missing(w.acks), m.cfg.Patience)
+		return fmt.Errorf("%w: %v is decision %d, and no answer of %s came within %v: ask again", handoff.ErrInDoubt,
+			w.action, w.n, spoken(missing(w.acks)), m.cfg.Patience)
 	})
 }
 

@@ -130,15 +130,15 @@ func (m *Machine) remains() Drained {
 	}
 	var why []string
 	if announced > 0 {
-		why = append(why, fmt.Sprintf("%d announced hand-offs are not exported yet", announced))
+		why = append(why, several(announced, "announced hand-off is", "announced hand-offs are")+" not exported yet")
 	}
 	if d.Exports > 0 {
-		why = append(why, fmt.Sprintf("%d exports are held until they are imported or released, at most %v unless a lease is renewed",
-			d.Exports, (last-m.now).Round(time.Second)))
+		why = append(why, fmt.Sprintf("%s held until imported or released, at most %v unless a lease is renewed",
+			several(int(d.Exports), "export is", "exports are"), (last-m.now).Round(time.Second)))
 	}
 	if l := m.lead.launch; l != nil && d.Draining {
 		if ranks := missing(l.taking.acks); len(ranks) > 0 {
-			why = append(why, fmt.Sprintf("ranks %v have not answered %v", ranks, handoff.ActionStopIntake))
+			why = append(why, fmt.Sprintf("%s not answered %v", theyHave(ranks), handoff.ActionStopIntake))
 		}
 		if l.taking.refused != "" {
 			why = append(why, l.taking.refused)

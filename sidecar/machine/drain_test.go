@@ -95,7 +95,7 @@ func TestDrainExports(t *testing.T) {
 	a := w.export("p", "a", 40)
 	w.run()
 	got := w.drained("p")
-	if got.Safe || got.Exports != 1 || !strings.Contains(strings.Join(got.Waits, ";"), "1 exports are held") || !strings.Contains(got.Waits[0], "1 announced") {
+	if got.Safe || got.Exports != 1 || !strings.Contains(strings.Join(got.Waits, ";"), "1 export is held until") || !strings.Contains(got.Waits[0], "1 announced hand-off is not") {
 		t.Errorf("%+v", got)
 	}
 	b := w.export("p", "b", 40)
@@ -125,7 +125,7 @@ func TestDrainWaitsForCopies(t *testing.T) {
 	d := w.at("d", 0)
 	d.step(Abort{Call: 77, ID: man.ID})
 	w.run()
-	if got := w.drained("d"); got.Safe || got.Imports != 0 || !strings.Contains(strings.Join(got.Waits, ";"), `copies of import "a"`) {
+	if got := w.drained("d"); got.Safe || got.Imports != 0 || !strings.Contains(strings.Join(got.Waits, ";"), `copies of import "a" (`) {
 		t.Errorf("%+v", got)
 	}
 	w.run()
@@ -142,7 +142,7 @@ func TestDrainThatEnginesRefuse(t *testing.T) {
 	w.drained("p")
 	w.run()
 	said := strings.Join(w.drained("p").Waits, ";")
-	if !strings.Contains(said, "ranks [0] have not answered stop-intake") || !strings.Contains(said, "rank 1 does not change its intake: no front") {
+	if !strings.Contains(said, "rank 0 has not answered stop-intake") || !strings.Contains(said, "rank 1 does not change its intake: no front") {
 		t.Error(said)
 	}
 	// The answer is asked for again under a new roster.

@@ -290,7 +290,7 @@ func TestResetWaitsForPacks(t *testing.T) {
 	w.export("p", "r1", 40)
 	w.grant(1, "r1", staged.Packer{})
 	w.lastC = 50
-	if err := w.ended(w.reset("p", 0)).Err; !errors.Is(err, handoff.ErrQuiet) || !strings.Contains(err.Error(), "1 grants to pack") {
+	if err := w.ended(w.reset("p", 0)).Err; !errors.Is(err, handoff.ErrQuiet) || !strings.Contains(err.Error(), "1 grant to pack is") {
 		t.Errorf("%v", err)
 	}
 	if w.run(); w.hears("r1") != "" {

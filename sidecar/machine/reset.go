@@ -42,24 +42,24 @@ func (m *Machine) unquiet() (why []string) {
 	for _, i := range m.lead.imports {
 		switch i.State() {
 		case handoff.Draining:
-			why = append(why, fmt.Sprintf("copies of import %q (%v) on ranks %v", i.Import.Label, i.ID(), i.Busy()))
+			why = append(why, fmt.Sprintf("copies of import %q (%v) on %s", i.Import.Label, i.ID(), spoken(i.Busy())))
 		case handoff.Admitting:
 			why = append(why, fmt.Sprintf("import %q (%v) is admitted by decision %d", i.Import.Label, i.ID(), i.AdmitN))
 		}
 	}
 	if n := m.openTickets(); n > 0 {
-		why = append(why, fmt.Sprintf("%d copies are open on rank 0", n))
+		why = append(why, several(n, "copy is", "copies are")+" open on rank 0")
 	}
 	if n := m.grants.Open(); n > 0 {
-		why = append(why, fmt.Sprintf("%d grants to pack are open on rank 0", n))
+		why = append(why, several(n, "grant to pack is", "grants to pack are")+" open on rank 0")
 	}
 	switch l := m.lead.launch; {
 	case l == nil:
 		why = append(why, "not every rank is here, and what they hold is not known before")
 	case m.lead.roster == nil:
-		why = append(why, fmt.Sprintf("not every rank is here, and %d decisions wait for that", len(l.owed)))
+		why = append(why, fmt.Sprintf("not every rank is here, and %s for that", several(len(l.owed), "decision waits", "decisions wait")))
 	case len(l.seq.Behind()) > 0:
-		why = append(why, fmt.Sprintf("ranks %v have not applied every decision", l.seq.Behind()))
+		why = append(why, theyHave(l.seq.Behind())+" not applied every decision")
 	}
 	return why
 }

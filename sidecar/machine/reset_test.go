@@ -35,12 +35,12 @@ func TestReset(t *testing.T) {
 			}
 		}
 	}
-	said(w.reset("d", 0), `"r1"`, `"r2"`, "on ranks [1]", "ranks [0 1] have not applied")
+	said(w.reset("d", 0), `"r1"`, `"r2"`, "on rank 1", "ranks 0 and 1 have not applied")
 	w.run()
 	if !errors.Is(w.ended(a).Err, handoff.ErrAborted) || !errors.Is(w.ended(b).Err, handoff.ErrAborted) {
 		t.Errorf("imports ended %v, %v", w.ended(a).Err, w.ended(b).Err)
 	}
-	said(w.reset("d", 0), `"r1"`, "on ranks [1]")
+	said(w.reset("d", 0), `"r1"`, "on rank 1")
 	d1 := w.at("d", 1)
 	if len(d1.eng.released) != 0 {
 		t.Error("a reset frees what a copy may write")
@@ -52,7 +52,7 @@ func TestReset(t *testing.T) {
 	if err := w.ended(w.reset("d", 0)).Err; err != nil || len(d1.eng.released) != 2 {
 		t.Errorf("quiet: %v, %d released", err, len(d1.eng.released))
 	}
-	said(w.reset("p", 0), "ranks [0 1] have not applied")
+	said(w.reset("p", 0), "ranks 0 and 1 have not applied")
 	w.run()
 	if err := w.ended(w.reset("p", 0)).Err; err != nil || len(w.at("p", 1).eng.freed) != 2 || len(w.at("p", 1).m.pins) != 0 {
 		t.Errorf("source: %v, %d freed, %d pins", err, len(w.at("p", 1).eng.freed), len(w.at("p", 1).m.pins))
@@ -103,7 +103,7 @@ func TestResetWithoutRoster(t *testing.T) {
 	w.run()
 	d.reattach()
 	w.advance(d.m.cfg.Redial)
-	if err := w.ended(w.reset("d", 0)).Err; !errors.Is(err, handoff.ErrQuiet) || !strings.Contains(err.Error(), "on ranks [1]") {
+	if err := w.ended(w.reset("d", 0)).Err; !errors.Is(err, handoff.ErrQuiet) || !strings.Contains(err.Error(), "on rank 1") {
 		t.Errorf("recovered: %v", err)
 	}
 	w.start(w.end("d", 0))
