@@ -92,7 +92,7 @@ func (d *drain) run(ctx context.Context) error {
 			if got.Safe {
 				return nil
 			}
-			d.say(d.left())
+			d.say(d.counts(), got.Waits...)
 		case !d.begun:
 			return err
 		case errors.Is(err, handoff.ErrGroup):
@@ -100,7 +100,10 @@ func (d *drain) run(ctx context.Context) error {
 		case !passing(err):
 			return err
 		default:
-			d.say("asking again: " + clean(err.Error(), maxWhy))
+			if said := "asking again: " + clean(err.Error(), maxWhy); said != d.said {
+				d.said = said
+				d.Progress(said)
+			}
 		}
 		if err := pause(ctx, wait); err != nil {
 			return err
@@ -118,15 +121,29 @@ func passing(err error) bool {
 	return false
 }
 
-func (d *drain) say(what string) {
-	if what != d.said {
-		d.said = what
-		d.Progress(what)
+// say tells what is new. A number in what is waited for is a time that runs down, and none.
+func (d *drain) say(what string, waits ...string) {
+	key := what + strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, strings.Join(waits, ";"))
+	if key != d.said {
+		d.said = key
+		d.Progress(strings.TrimPrefix(what+d.waits(), ": "))
 	}
 }
 
 // left says what keeps the group from being safe.
 func (d *drain) left() string {
+	if s := strings.TrimPrefix(d.counts()+d.waits(), ": "); s != "" {
+		return s
+	}
+	return "nothing of it is known to be left"
+}
+
+func (d *drain) counts() string {
 	var parts []string
 	if n := d.last.Imports; n > 0 {
 		parts = append(parts, count(int64(n), "import"))
@@ -134,17 +151,17 @@ func (d *drain) left() string {
 	if n := d.last.Exports; n > 0 {
 		parts = append(parts, count(int64(n), "export"))
 	}
-	s := strings.Join(parts, " and ")
-	if s != "" {
-		s += " left"
+	if len(parts) == 0 {
+		return ""
 	}
-	if len(d.last.Waits) > 0 {
-		s = strings.TrimPrefix(s+": ", ": ") + clean(strings.Join(d.last.Waits, "; "), maxWhy)
+	return strings.Join(parts, " and ") + " left"
+}
+
+func (d *drain) waits() string {
+	if len(d.last.Waits) == 0 {
+		return ""
 	}
-	if s == "" {
-		s = "nothing of it is known to be left"
-	}
-	return s
+	return ": " + clean(strings.Join(d.last.Waits, "; "), maxWhy)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

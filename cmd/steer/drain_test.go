@@ -55,7 +55,7 @@ func TestDrain(t *testing.T) {
 		text    string
 	}{
 		{name: "at once", answers: []answer{safe}, says: []string{"d-0 takes no new work"}, out: "safe to stop\n"},
-		{name: "as it empties", answers: []answer{left(2, 1), left(2, 1), left(0, 1, "rank 1"), left(0, 0, "a copy\nof rank 0"), safe},
+		{name: "as it empties", answers: []answer{left(2, 1), left(2, 1), left(0, 1, "rank 1"), left(0, 1, "rank 0"), left(0, 0, "a copy\nof rank 0"), safe},
 			says: []string{"d-0 takes no new work", "2 imports and 1 export left", "1 export left: rank 1", "a copy of rank 0"}, out: "safe to stop\n"},
 		{name: "unknown", answers: []answer{{err: handoff.ErrGroup}}, err: handoff.ErrGroup},
 		{name: "dead", answers: []answer{{err: handoff.ErrPeer}}, err: handoff.ErrPeer},
