@@ -280,11 +280,16 @@ func (p *parts) doors(ctx context.Context) (err error) {
 	}
 	p.onClose(p.fds.Close)
 	host, _ := hostID()
+	audit := startAudit(p.log, func(e events.Event) {
+		e.Cluster, e.Pool, e.Group, e.Rank, e.Incarnation = c.Cluster, c.Pool, c.Group, c.Rank, uint64(p.self.Incarnation)
+		p.pub.Publish(e)
+	})
+	p.onClose(audit.close)
 	probes := health.NewServer() // of the port
 	p.peers, err = peer.Listen(peer.Config{Self: p.self, Host: host, Listen: c.Listen, Server: p.id.Server(p.known), Client: p.id.Client(p.known),
 		Limits: peer.Limits{Queue: int(c.Limits.Queue), Sessions: int(c.Limits.Peers)}, Log: p.log},
 		p.side.Peers(), func(s *grpc.Server) {
-			control.Register(s, p.side.Service(), nil)
+			control.Register(s, p.side.Service(), nil, control.WithAudit(audit.hear))
 			grpc_health_v1.RegisterHealthServer(s, probes)
 		})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/batonkv/baton/examples/load"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -303,5 +304,22 @@ func TestRankKilledInTheMiddle(t *testing.T) {
 	one.signal(t, unix.SIGKILL)
 	if err := <-said; !errors.Is(err, handoff.ErrInDoubt) && !errors.Is(err, handoff.ErrNotReady) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAuditOnNATS: who asked what, and what came of it.
+func TestAuditOnNATS(t *testing.T) {
+	w, _, dst := drivenGroups(t)
+	heard := w.events(dst.Running)
+	dst.do(handoff.ActionPause)
+	if err := dst.Leader.Abort(bounded(t), handoff.ID{Group: "x", Instance: 1, Leader: 0xab, N: 3}); !errors.Is(err, handoff.ErrUnknown) {
+		t.Error(err)
+	}
+	for _, want := range []events.Event{{Call: "Lifecycle", Asked: "pause"}, {Call: "Abort", Handoff: "x@ab.3"}} {
+		got := w.next(heard, events.Control, "")
+		if got.By != "baton://control/dev" || got.Call != want.Call || got.Asked != want.Asked || got.Handoff != want.Handoff ||
+			(got.Cause == "") != (want.Handoff == "") || got.Group != dst.Name || got.Elapsed <= 0 {
+			t.Errorf("%+v, want %+v", got, want)
+		}
 	}
 }

@@ -92,7 +92,7 @@ type world struct {
 	stop func()
 }
 
-func start(t *testing.T) *world {
+func start(t *testing.T, opts ...control.Option) *world {
 	t.Helper()
 	w := &world{fake: &fake{Log: control.NewLog(process, 8), imports: make(chan handoff.Import, 8)}, ca: certtest.New(t)}
 	server, _ := w.ca.Configs(t, "baton://c/t/g/0")
@@ -101,7 +101,7 @@ func start(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(server)))
-	control.Register(s, w.fake, nil)
+	control.Register(s, w.fake, nil, opts...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

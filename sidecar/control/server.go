@@ -30,29 +30,38 @@ func ControlPlanes(identity string) error {
 
 // Register puts svc on a server that verifies client certificates. A nil auth is
 // ControlPlanes.
-func Register(r grpc.ServiceRegistrar, svc Service, auth Authorize) {
+func Register(r grpc.ServiceRegistrar, svc Service, auth Authorize, opts ...Option) {
 	if auth == nil {
 		auth = ControlPlanes
 	}
-	controlv1.RegisterControlServer(r, &server{svc: svc, auth: auth})
+	s := &server{svc: svc, auth: auth, audit: func(Audited) {}}
+	for _, o := range opts {
+		o(s)
+	}
+	r.RegisterService(audited(controlv1.Control_ServiceDesc, s.audit), s)
 }
 
 type server struct {
 	controlv1.UnimplementedControlServer
-	svc  Service
-	auth Authorize
+	svc   Service
+	auth  Authorize
+	audit func(Audited)
 }
 
-func (s *server) allow(ctx context.Context) error {
-	var identity string
+// caller is the URI of the verified certificate behind a call.
+func caller(ctx context.Context) string {
 	if p, ok := grpcpeer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
 			if uris := info.State.PeerCertificates[0].URIs; len(uris) > 0 {
-				identity = uris[0].String()
+				return uris[0].String()
 			}
 		}
 	}
-	if err := s.auth(identity); err != nil {
+	return ""
+}
+
+func (s *server) allow(ctx context.Context) error {
+	if err := s.auth(caller(ctx)); err != nil {
 		return errs.ToStatus(fmt.Errorf("%w: %w", handoff.ErrDenied, err))
 	}
 	return errs.ToStatus(checkVersion(ctx))
@@ -195,7 +204,9 @@ func (s *server) Drain(ctx context.Context, req *controlv1.DrainRequest) (*contr
 
 func (s *server) Watch(req *controlv1.WatchRequest, stream controlv1.Control_WatchServer) error {
 	ctx := stream.Context()
-	if err := s.allow(ctx); err != nil {
+	err := s.allow(ctx)
+	s.audit(Audited{By: caller(ctx), Call: "Watch", Err: errs.FromStatus(err)})
+	if err != nil {
 		return err
 	}
 	for n, err := range s.svc.Watch(ctx, Cursor{handoff.Incarnation(req.GetIncarnation()), req.GetFrom()}) {

@@ -25,6 +25,7 @@ const (
 	Ready    Kind = "ready"    // the group's roster is complete
 	Draining Kind = "draining" // the group takes no new work
 	Serving  Kind = "serving"  // it takes work again
+	Control  Kind = "control"  // By called Call
 )
 
 // Event is one line of what happened, for people and dashboards.
@@ -43,6 +44,9 @@ type Event struct {
 	Bytes       int64         `json:"bytes,omitempty"`
 	Elapsed     time.Duration `json:"elapsed_ns,omitempty"`
 	Cause       string        `json:"cause,omitempty"`
+	By          string        `json:"by,omitempty"`    // Control: URI of the caller's certificate
+	Call        string        `json:"call,omitempty"`  // Control: as docs/PROTOCOL.md names it
+	Asked       string        `json:"asked,omitempty"` // Control: the action or epoch, where the call has one
 }
 
 // Publisher sends events. Publish sets Seq, never blocks, and drops and counts
