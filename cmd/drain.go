@@ -49,6 +49,9 @@ Exit code 0: safe to stop. 3: not yet, and --timeout is over. 130: Ctrl-C.`,
 			if errors.Is(err, handoff.ErrGroup) {
 				return unknownGroup(cmd.Context(), router.Cluster(), o.Group, err)
 			}
+			if errors.Is(err, steer.ErrNotSafe) {
+				return &HintError{err, "it goes on draining: baton drain " + o.Group + " waits again, and with --resume it takes work again"}
+			}
 			return c.explain(err)
 		},
 	}

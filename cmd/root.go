@@ -153,8 +153,9 @@ func report(stderr io.Writer, err error) int {
 		hint = hinted.Hint
 	} else if errors.Is(err, config.ErrConfig) {
 		code = exitUsage
-	} else if errors.Is(err, steer.ErrNotSafe) {
-		code, hint = exitNotSafe, "it goes on draining: ask again, or baton drain GROUP --resume has it take work again"
+	}
+	if errors.Is(err, steer.ErrNotSafe) {
+		code = exitNotSafe
 	}
 	if hint != "" {
 		fmt.Fprintf(stderr, "hint: %s\n", hint)

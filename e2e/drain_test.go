@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -88,4 +89,39 @@ func TestDrainThenKill(t *testing.T) {
 	}
 	eventually(t, "all is given back", func() bool { h := src.ask(); return h.Exports+h.Queued == 0 })
 	t.Logf("%d admitted and ended, %d refused and held; drain said\n%s", done, len(kept), out)
+}
+
+// TestDrainGivenUp: a drain that is interrupted, or runs out of time, says that the group
+// goes on draining and how it takes work again.
+func TestDrainGivenUp(t *testing.T) {
+	w := up(t, "tp=1,role=prefill", "attention")
+	if _, err := w.export(bounded(t), w.prefill, "held", prompt(1, 20)); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	cmd := exec.CommandContext(bounded(t), binary, "drain", "prefill-0", "--config", w.Control())
+	cmd.Stderr = &watcher{to: &said, word: "1 export left", seen: func() { _ = cmd.Process.Signal(unix.SIGINT) }}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(t, cmd); code != 130 || !strings.Contains(said.String(), "prefill-0 goes on draining, 1 export left") || !strings.Contains(said.String(), "baton drain prefill-0 --resume") {
+		t.Errorf("interrupted: %d %s", code, &said)
+	}
+	for _, c := range []struct {
+		flags string
+		code  int
+		says  string
+	}{
+		{"--timeout 300ms", 3, "prefill-0 is not safe to stop after 300ms: 1 export left"},
+		{"--resume", 0, "prefill-0 takes work"},
+	} {
+		cmd := exec.CommandContext(bounded(t), binary, append([]string{"drain", "prefill-0", "--config", w.Control()}, strings.Fields(c.flags)...)...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.says) {
+			t.Errorf("%s: %d %s", c.flags, code, out)
+		}
+	}
+	if _, err := w.export(bounded(t), w.prefill, "after", prompt(2, 20)); err != nil {
+		t.Errorf("after --resume: %v", err)
+	}
 }
