@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/load"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/control"
@@ -291,7 +292,7 @@ func (d *driven) stopped(src *driven) {
 func TestRankKilledInTheMiddle(t *testing.T) {
 	_, _, dst := drivenGroups(t)
 	one := watch(t, dst.ranks[1].PID())
-	one.signal(t, unix.SIGSTOP)
+	one.halt(t)
 	said := make(chan error, 1)
 	go func() { said <- dst.Leader.Do(bounded(t), handoff.ActionPause) }()
 	eventually(t, "the action is decided", func() bool {
@@ -321,5 +322,51 @@ func TestAuditOnNATS(t *testing.T) {
 			(got.Cause == "") != (want.Handoff == "") || got.Group != dst.Name || got.Elapsed <= 0 {
 			t.Errorf("%+v, want %+v", got, want)
 		}
+	}
+}
+
+// TestReferenceEngineStops: the reference engine's front refuses what is new while the intake
+// is stopped; told to stop, both ranks end what runs, and then themselves.
+func TestReferenceEngineStops(t *testing.T) {
+	w := up(t, "tp=2,role=prefill", "hybrid")
+	g := w.prefill
+	w.notice(bounded(t), g, control.Ready)
+	var ranks []proc
+	for _, k := range g.Ranks {
+		ranks = append(ranks, watch(t, k.Engine.PID))
+	}
+	do := func(a handoff.Action) {
+		t.Helper()
+		if err := g.Leader.Do(bounded(t), a); err != nil {
+			t.Fatalf("%v: %v", a, err)
+		}
+	}
+	req := front.Request{Tokens: prompt(1, 30), MaxNew: maxNew, Mode: front.Full}
+	do(handoff.ActionStopIntake)
+	if _, err := generate(bounded(t), g, req, nil); !errors.Is(err, handoff.ErrDraining) {
+		t.Errorf("a new request while the intake is stopped: %v", err)
+	}
+	do(handoff.ActionResumeIntake)
+	c, err := front.Dial(bounded(t), g.Front())
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.MaxNew = 200
+	ran, began, tokens := make(chan error, 1), make(chan struct{}), 0
+	go func() {
+		_, err := c.Generate(bounded(t), req, func(int32) {
+			if tokens++; tokens == 1 {
+				close(began)
+			}
+		})
+		ran <- err
+	}()
+	<-began
+	do(handoff.ActionStop)
+	if err := <-ran; err != nil || tokens != int(req.MaxNew) {
+		t.Errorf("what ran when the group was told to stop: %d tokens, %v", tokens, err)
+	}
+	for i, p := range ranks {
+		p.gone(t, fmt.Sprintf("the engine of rank %d", i))
 	}
 }

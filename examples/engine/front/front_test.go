@@ -28,6 +28,9 @@ func (s *script) Submit(ctx context.Context, r front.Request) (<-chan front.Even
 	if r.Label == "busy" {
 		return nil, front.ErrBusy
 	}
+	if r.Label == "late" {
+		return nil, fmt.Errorf("%w: the engine stops", handoff.ErrDraining)
+	}
 	s.got <- r
 	ch := make(chan front.Event, len(s.events)+1)
 	for _, e := range s.events {
@@ -91,6 +94,10 @@ func TestErrors(t *testing.T) {
 	}
 	req.Label = "busy"
 	if _, err := c.Generate(t.Context(), req, nil); !errors.Is(err, front.ErrFailed) || !strings.Contains(err.Error(), "busy") {
+		t.Error(err)
+	}
+	req.Label = "late"
+	if _, err := c.Generate(t.Context(), req, nil); !errors.Is(err, front.ErrFailed) || !errors.Is(err, handoff.ErrDraining) {
 		t.Error(err)
 	}
 	req.MaxNew = 0
