@@ -220,6 +220,10 @@ func (s *stage) pack(f staged.Pack) {
 	w, p := s.n.w, &work{ticket: f.Ticket, chunk: f.Chunk, stamp: f.Stamp}
 	s.checkOut(f.Chunk)
 	s.packs = append(s.packs, p)
+	if s.n.reaping > 0 { // it went to the mover that is dead
+		s.lost(p, s.packed)
+		return
+	}
 	l := w.loads[f.Stamp.Job]
 	took := w.between(100*time.Microsecond, 3*time.Millisecond)
 	if w.chance(8) {
@@ -248,7 +252,11 @@ func (s *stage) pack(f staged.Pack) {
 		w.hit(CopyFails)
 		why = staged.Transfer
 	}
-	w.after(took, nil, func() { s.packed(p, why) })
+	w.after(took, nil, func() {
+		if !p.dead { // else its exit settles it
+			s.packed(p, why)
+		}
+	})
 }
 
 func (s *stage) packed(p *work, why staged.Reason) {
@@ -264,6 +272,10 @@ func (s *stage) packed(p *work, why staged.Reason) {
 func (s *stage) unpack(f staged.Unpack) {
 	w, p := s.n.w, &work{ticket: f.Ticket, chunk: f.Chunk, stamp: f.Stamp}
 	s.takes = append(s.takes, p)
+	if s.n.reaping > 0 {
+		s.lost(p, s.unpacked)
+		return
+	}
 	took := w.between(100*time.Microsecond, 3*time.Millisecond)
 	if w.chance(10) {
 		took = w.between(3*time.Millisecond, 3*time.Second)
@@ -284,7 +296,11 @@ func (s *stage) unpack(f staged.Unpack) {
 			}
 		}
 	})
-	w.after(took, nil, func() { s.unpacked(p, why) })
+	w.after(took, nil, func() {
+		if !p.dead {
+			s.unpacked(p, why)
+		}
+	})
 }
 
 func (s *stage) unpacked(p *work, why staged.Reason) {
@@ -296,15 +312,18 @@ func (s *stage) unpacked(p *work, why staged.Reason) {
 	s.n.w.after(0, s.n, func() { s.dest(staged.UnpackDone{Ticket: p.ticket, Why: why}) })
 }
 
+// lost is the end of what a mover had in hand when it died.
+func (s *stage) lost(p *work, settle func(*work, staged.Reason)) {
+	p.dead = true
+	s.n.w.after(s.n.w.between(0, 40*time.Millisecond), nil, func() { settle(p, staged.Mover) })
+}
+
 // moverDies ends what the local mover had in hand.
 func (s *stage) moverDies() {
-	w := s.n.w
 	for _, p := range s.packs {
-		p.dead = true
-		w.after(w.between(0, 40*time.Millisecond), nil, func() { s.packed(p, staged.Mover) })
+		s.lost(p, s.packed)
 	}
 	for _, p := range s.takes {
-		p.dead = true
-		w.after(w.between(0, 40*time.Millisecond), nil, func() { s.unpacked(p, staged.Mover) })
+		s.lost(p, s.unpacked)
 	}
 }
