@@ -202,7 +202,8 @@ type (
 	}
 	GrantRefused struct{ Grant uint64 }
 	// Revoked says that the pin of an open grant is over, or that its mover has exited: packs
-	// under way end or are ended, no other begins, and GrantEnded follows.
+	// under way end or are ended, no other begins, and GrantEnded follows. The driver hands it
+	// to what packs before anything else: the memory is given back from here on.
 	Revoked struct{ Grant uint64 }
 	// Reply answers a control call.
 	Reply struct {

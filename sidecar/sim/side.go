@@ -180,7 +180,7 @@ func (n *sidecar) carry(f machine.Effect) {
 		w.after(0, n, func() { n.stage.source(staged.Refused{Grant: f.Grant}) })
 	case machine.Revoked:
 		w.hit(Revoked)
-		w.after(0, n, func() { n.stage.source(staged.Revoked{Grant: f.Grant}) })
+		n.stage.source(staged.Revoked{Grant: f.Grant})
 	case machine.Reply:
 		w.replied(f)
 	case machine.Notify:
