@@ -96,7 +96,7 @@ func follow[P, V any](ctx context.Context, h *Host, open func(context.Context, g
 			if over {
 				return
 			}
-			if err != nil && !errors.Is(err, handoff.ErrHost) || ctx.Err() != nil {
+			if err != nil && (errs.Spoken(err) || !errors.Is(err, handoff.ErrHost)) || ctx.Err() != nil {
 				yield(none, err)
 				return
 			}
