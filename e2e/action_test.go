@@ -103,6 +103,15 @@ func (d *driven) box(k load.EventKind, label string) chan load.Event {
 	return d.boxes[key]
 }
 
+// forget drops a label's boxes: nothing more is expected of it.
+func (d *driven) forget(label string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, k := range []load.EventKind{load.Exported, load.Freed, load.Imported, load.Failed, load.Admitted, load.Ended} {
+		delete(d.boxes, string(k)+" "+label)
+	}
+}
+
 func (d *driven) hear(e load.Event) {
 	switch e.Kind {
 	case load.Wrong:
