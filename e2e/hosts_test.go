@@ -195,13 +195,16 @@ func (c *crowd) one(h *host.Host, plane int, n int64) error {
 
 // decide imports, and asks what became of it when its answer is lost with a plugin.
 func (c *crowd) decide(ctx context.Context, h *host.Host, m handoff.Import) error {
-	for {
+	for doubted := false; ; {
 		_, err := h.Handoff().Import(ctx, c.dst.Name, m)
-		if !errors.Is(err, handoff.ErrHost) || ctx.Err() != nil {
+		// A call that is repeated finds the hand-off gone when the first one has taken it.
+		again := doubted && (errors.Is(err, handoff.ErrGone) || errors.Is(err, handoff.ErrTaken))
+		if !errors.Is(err, handoff.ErrHost) && !again || ctx.Err() != nil {
 			return err
 		}
 		if errors.Is(err, handoff.ErrInDoubt) {
 			c.doubts.Add(1)
+			doubted = true
 		}
 		var i control.Info
 		for err = handoff.ErrHost; errors.Is(err, handoff.ErrHost) && ctx.Err() == nil; {

@@ -26,7 +26,8 @@ import (
 type Handoff interface {
 	// Import brings a hand-off into group. It returns when that was admitted, or with the
 	// reason why not. handoff.ErrInDoubt: it may have been admitted, Get tells. A call that
-	// is repeated after it is answered as the first one.
+	// is repeated while the first one goes on is answered with it; after its end it finds
+	// the hand-off taken (ErrTaken, ErrGone), and Get tells by whom.
 	Import(ctx context.Context, group string, m handoff.Import) (handoff.Imported, error)
 	// Get tells what group knows of a hand-off, as source or as destination;
 	// handoff.ErrUnknown if nothing.
