@@ -25,7 +25,7 @@ func (c clusters) Groups(ctx context.Context) ([]plugins.Group, error) {
 func (c clusters) Watch(ctx context.Context) iter.Seq2[[]plugins.Group, error] {
 	return func(yield func([]plugins.Group, error) bool) {
 		for last := int64(0); ; {
-			s, rev, _, changed := c.view.get()
+			s, rev, changed, _ := c.view.get()
 			if rev > last {
 				if last = rev; !yield(slices.Clone(s.groups), nil) {
 					return

@@ -139,7 +139,7 @@ func (f *following) one(ctx context.Context) error {
 // otherLeader returns when another process leads the group, or ctx ends.
 func (f *following) otherLeader(ctx context.Context, rec discovery.Record) {
 	for {
-		s, _, _, changed := f.view.get()
+		s, _, changed, _ := f.view.get()
 		if now, ok := s.leaders[f.group]; ok && processOf(now) != processOf(rec) {
 			return
 		}

@@ -98,18 +98,18 @@ func (v *view) set(s *snapshot, err error) {
 	v.changed = make(chan struct{})
 }
 
-// get is the newest snapshot, its number, why it may be stale, and the channel that closes
-// at the next change.
-func (v *view) get() (*snapshot, int64, error, <-chan struct{}) {
+// get is the newest snapshot, its number, the channel that closes at the next change, and why
+// the view may be stale.
+func (v *view) get() (*snapshot, int64, <-chan struct{}, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.now, v.rev, v.err, v.changed
+	return v.now, v.rev, v.changed, v.err
 }
 
 // first waits for a snapshot. With one, a stale view is better than none.
 func (v *view) first(ctx context.Context) (*snapshot, error) {
 	for {
-		s, _, err, changed := v.get()
+		s, _, changed, err := v.get()
 		if s != nil || err != nil {
 			if s != nil {
 				err = nil
