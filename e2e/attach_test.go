@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/discovery"
@@ -171,7 +169,7 @@ func TestBadImports(t *testing.T) {
 		})
 	}
 	_, err = w.dial(w.decode.Ranks[0].Sidecar.Addr, w.prefill.Name+"-0").Status(ctx)
-	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "baton certs") {
+	if !errors.Is(err, handoff.ErrDenied) || !strings.Contains(err.Error(), "baton certs") {
 		t.Errorf("a control call with a sidecar's certificate: %v", err)
 	}
 	m, err := w.bring(ctx, w.decode, man, "good", p)
