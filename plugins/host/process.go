@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/batonkv/baton/plugins"
+	"github.com/batonkv/baton/plugins/internal/hlog"
 	"github.com/batonkv/baton/plugins/wire"
 	"github.com/batonkv/baton/proto/version"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -41,7 +41,7 @@ type process struct {
 // launch starts a plugin and waits for its first answer.
 func launch(ctx context.Context, c Config) (*process, error) {
 	p := &process{exited: make(chan struct{}), began: time.Now()}
-	log := hcLogger(c.Log)
+	log := hlog.New(c.Log) // hears what the plugin logs, too
 	p.client = plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  plugin.HandshakeConfig{MagicCookieKey: plugins.CookieKey, MagicCookieValue: plugins.CookieValue},
 		VersionedPlugins: sets(),
@@ -272,26 +272,3 @@ func (r *child) ID() string {
 
 func (r *child) PluginToHost(network, addr string) (string, string, error) { return network, addr, nil }
 func (r *child) HostToPlugin(network, addr string) (string, string, error) { return network, addr, nil }
-
-// hcLogger is log for go-plugin, and for what the plugin logs.
-func hcLogger(log *slog.Logger) hclog.Logger {
-	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Trace})
-	l.RegisterSink(sink{log})
-	return l
-}
-
-type sink struct{ log *slog.Logger }
-
-// Accept implements hclog.SinkAdapter.
-func (s sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
-	to := s.log.Debug
-	switch level {
-	case hclog.Info:
-		to = s.log.Info
-	case hclog.Warn:
-		to = s.log.Warn
-	case hclog.Error:
-		to = s.log.Error
-	}
-	to(msg, args...)
-}

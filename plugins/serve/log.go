@@ -4,8 +4,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-
-	"github.com/hashicorp/go-hclog"
 )
 
 // NewLog writes lines that a go-plugin host takes apart: one JSON object each with
@@ -25,25 +23,4 @@ func NewLog(w io.Writer, level slog.Level) *slog.Logger {
 		}
 		return a
 	}})).With("@module", "baton")
-}
-
-// hcLogger is log for go-plugin itself.
-func hcLogger(log *slog.Logger) hclog.Logger {
-	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: hclog.Trace})
-	l.RegisterSink(sink{log})
-	return l
-}
-
-type sink struct{ log *slog.Logger }
-
-// Accept implements hclog.SinkAdapter. Its levels begin at trace, which is debug here.
-func (s sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
-	to := s.log.Debug
-	switch level {
-	case hclog.Warn:
-		to = s.log.Warn
-	case hclog.Error:
-		to = s.log.Error
-	}
-	to(msg, args...)
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/batonkv/baton/plugins"
+	"github.com/batonkv/baton/plugins/internal/hlog"
 	"github.com/batonkv/baton/plugins/wire"
 	"github.com/batonkv/baton/proto/version"
 )
@@ -80,7 +81,7 @@ func Run(ctx context.Context, c Config) error {
 			started <- s
 			return s
 		},
-		Logger: hcLogger(c.Log),
+		Logger: hlog.New(c.Log),
 	})
 	if err := greeted(); err != nil && began.Load() {
 		return err
