@@ -50,7 +50,7 @@ func askUnbounded[A any](ctx context.Context, h *Host, e effect, f func(context.
 // failed is what an error of a call means to its caller.
 func (p *process) failed(ctx context.Context, err error, e effect) error {
 	said := errs.FromStatus(err)
-	cerr := ctx.Err()
+	cerr := errs.Ended(ctx, err)
 	switch {
 	case errs.Spoken(said):
 		if cerr != nil && !errors.Is(said, cerr) {

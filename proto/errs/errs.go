@@ -7,6 +7,7 @@
 package errs
 
 import (
+	"context"
 	"errors"
 	"strings"
 
@@ -139,6 +140,15 @@ func FromStatus(err error) error {
 func Spoken(err error) bool {
 	var r *remote
 	return errors.As(err, &r)
+}
+
+// Ended is why the caller of a call that broke with err had enough, nil if it had not: the
+// end of ctx, or its deadline, which gRPC and the other side may notice before ctx does.
+func Ended(ctx context.Context, err error) error {
+	if _, bounded := ctx.Deadline(); bounded && ctx.Err() == nil && status.Code(err) == codes.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // clip makes s valid in a proto string and short.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -108,6 +109,28 @@ func TestTableIsComplete(t *testing.T) {
 		t.Errorf("%d names for %d entries", len(byName), len(table))
 	}
 	_ = pump.ErrFull
+}
+
+func TestEnded(t *testing.T) {
+	bounded, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	over, end := context.WithCancel(context.Background())
+	end()
+	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		err  error
+		want error
+	}{
+		"the other side's clock is first": {bounded, late, context.DeadlineExceeded},
+		"a deadline of somebody else":     {context.Background(), late, nil},
+		"the caller cancelled":            {over, status.Error(codes.Canceled, "context canceled"), context.Canceled},
+		"the connection broke":            {bounded, status.Error(codes.Unavailable, "reset"), nil},
+	} {
+		if got := Ended(c.ctx, c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }
 
 // sentinels lists the texts of exported package variables made by errors.New.

@@ -32,12 +32,12 @@ func failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	said := errs.FromStatus(err)
+	said, cerr := errs.FromStatus(err), errs.Ended(ctx, err)
 	switch {
 	case errs.Spoken(said):
 		return said
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", ctx.Err(), said)
+	case cerr != nil:
+		return fmt.Errorf("%w: %w", cerr, said)
 	case status.Code(err) == codes.Unimplemented:
 		return fmt.Errorf("%w: the adapter is of a release without this call: %w", handoff.ErrVersion, said)
 	case status.Code(err) == codes.Unavailable, errors.Is(err, context.Canceled):

@@ -76,7 +76,7 @@ func failed(ctx context.Context, err, broken error) error {
 	case codes.Unimplemented:
 		return fmt.Errorf("%w: the sidecar is of a release without this call: %w", handoff.ErrVersion, said)
 	}
-	if cerr := ctx.Err(); cerr != nil && !errors.Is(said, cerr) {
+	if cerr := errs.Ended(ctx, err); cerr != nil && !errors.Is(said, cerr) {
 		said = fmt.Errorf("%w: %w", cerr, said)
 	}
 	return fmt.Errorf("%w: %w", broken, said)
