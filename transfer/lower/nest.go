@@ -34,9 +34,11 @@ type Nest struct {
 type Job struct {
 	Handoff [16]byte
 	Pair    uint32 // index of the (source rank, destination rank) pair in the plan
-	// SrcBlocks and DstBlocks are each side's block table from token 0 of the
-	// request; blocks wholly before Tokens.Lo are never touched and may be -1.
+	// SrcBlocks and DstBlocks are each side's block table from token SrcFirst or
+	// DstFirst of the request, 0 for an engine's; blocks wholly before Tokens.Lo are
+	// never touched and may be -1.
 	SrcBlocks, DstBlocks []int32
+	SrcFirst, DstFirst   int32
 	SrcSlot, DstSlot     int32       // slots of per-request states; -1: the model has none
 	Tokens               layout.Span // token positions of paged states that move
 }

@@ -21,6 +21,8 @@ type world struct {
 	dstBlocks      []int32
 	srcSlot        int32
 	dstSlot        int32
+	srcRows        int32 // tokens of a block
+	dstRows        int32
 }
 
 const canary = 0xCD
@@ -169,6 +171,7 @@ func drawWorld(t *rapid.T) *world {
 	srcRows, dstRows := rapid.SampledFrom(sizes).Draw(t, "src rows"), rapid.SampledFrom(sizes).Draw(t, "dst rows")
 	w.tokens.Hi = rapid.Int32Range(0, 20).Draw(t, "tokens")
 	w.tokens.Lo = rapid.Int32Range(0, w.tokens.Hi).Draw(t, "suffix from")
+	w.srcRows, w.dstRows = srcRows, dstRows
 	w.srcBlocks = drawTable(t, w.tokens, srcRows)
 	w.dstBlocks = drawTable(t, w.tokens, dstRows)
 	n := len(w.m.States)
@@ -358,6 +361,13 @@ func (w *world) pull(t *rapid.T, p *reshard.Plan, pair uint32, r reshard.Pair, h
 		t.Fatal(err)
 	}
 	j := lower.Job{Pair: pair, SrcBlocks: w.srcBlocks, DstBlocks: w.dstBlocks, SrcSlot: w.srcSlot, DstSlot: w.dstSlot, Tokens: w.tokens}
+	// A table may start anywhere before the tokens.
+	cut := func(table []int32, rows int32) ([]int32, int32) {
+		k := rapid.Int32Range(0, min(w.tokens.Lo/rows, int32(len(table)))).Draw(t, "first")
+		return table[k:], k * rows
+	}
+	j.SrcBlocks, j.SrcFirst = cut(j.SrcBlocks, w.srcRows)
+	j.DstBlocks, j.DstFirst = cut(j.DstBlocks, w.dstRows)
 	ns, err := tm.Nests(nil, j)
 	if err != nil {
 		t.Fatal(err)

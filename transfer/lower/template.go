@@ -117,6 +117,9 @@ func (t *Template) check(j *Job) error {
 	if j.Tokens.Lo < 0 || j.Tokens.Hi < j.Tokens.Lo {
 		return fmt.Errorf("%w: tokens %v: want 0 <= first <= last", ErrJob, j.Tokens)
 	}
+	if min(j.SrcFirst, j.DstFirst) < 0 || max(j.SrcFirst, j.DstFirst) > j.Tokens.Lo {
+		return fmt.Errorf("%w: tokens %v of tables that start at %d and %d", ErrJob, j.Tokens, j.SrcFirst, j.DstFirst)
+	}
 	for i := range t.bodies {
 		b := &t.bodies[i]
 		if !b.paged {
@@ -131,10 +134,10 @@ func (t *Template) check(j *Job) error {
 		if j.Tokens.Lo == j.Tokens.Hi {
 			continue
 		}
-		if int64(len(j.SrcBlocks))*int64(b.srcRows) < int64(j.Tokens.Hi) {
+		if int64(len(j.SrcBlocks))*int64(b.srcRows) < int64(j.Tokens.Hi-j.SrcFirst) {
 			return fmt.Errorf("%w: tokens %v: the source table has %d blocks of %d", ErrJob, j.Tokens, len(j.SrcBlocks), b.srcRows)
 		}
-		if int64(len(j.DstBlocks))*int64(b.dstRows) < int64(j.Tokens.Hi) {
+		if int64(len(j.DstBlocks))*int64(b.dstRows) < int64(j.Tokens.Hi-j.DstFirst) {
 			return fmt.Errorf("%w: tokens %v: the destination table has %d blocks of %d", ErrJob, j.Tokens, len(j.DstBlocks), b.dstRows)
 		}
 	}

@@ -54,8 +54,8 @@ func (w *walk) blocks(b *body, j *Job) error {
 		w.protos[i].ok = false
 	}
 	w.cur.n, w.group.n = 0, 0
-	si, sr := j.Tokens.Lo/b.srcRows, j.Tokens.Lo%b.srcRows
-	di, dr := j.Tokens.Lo/b.dstRows, j.Tokens.Lo%b.dstRows
+	si, sr := (j.Tokens.Lo-j.SrcFirst)/b.srcRows, (j.Tokens.Lo-j.SrcFirst)%b.srcRows
+	di, dr := (j.Tokens.Lo-j.DstFirst)/b.dstRows, (j.Tokens.Lo-j.DstFirst)%b.dstRows
 	var lastS, lastD int32
 	for left := j.Tokens.Hi - j.Tokens.Lo; left > 0; {
 		n := min(left, b.srcRows-sr, b.dstRows-dr)

@@ -190,6 +190,7 @@ func decodePeer(b []byte, fds *[]int) (link uint32, p transfer.Peer, err error) 
 func appendJob(b []byte, j *lower.Job) []byte {
 	b = append(b, j.Handoff[:]...)
 	for _, v := range [...]uint32{j.Pair, uint32(j.SrcSlot), uint32(j.DstSlot), uint32(j.Tokens.Lo), uint32(j.Tokens.Hi),
+		uint32(j.SrcFirst), uint32(j.DstFirst),
 		uint32(len(j.SrcBlocks)), uint32(len(j.DstBlocks))} {
 		b = le.AppendUint32(b, v)
 	}
@@ -206,6 +207,7 @@ func (r *reader) job(j *lower.Job) {
 	copy(j.Handoff[:], r.bytes(len(j.Handoff)))
 	j.Pair, j.SrcSlot, j.DstSlot = r.u32(), int32(r.u32()), int32(r.u32())
 	j.Tokens = layout.Span{Lo: int32(r.u32()), Hi: int32(r.u32())}
+	j.SrcFirst, j.DstFirst = int32(r.u32()), int32(r.u32())
 	ns, nd := r.u32(), r.u32()
 	if r.err == nil && (ns > maxBlocks || nd > maxBlocks) {
 		r.err = fmt.Errorf("%w: block tables of %d and %d", errWire, ns, nd)

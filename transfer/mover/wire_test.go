@@ -45,7 +45,8 @@ func TestJobRoundTrip(t *testing.T) {
 		j := lower.Job{
 			Pair: rapid.Uint32().Draw(t, "pair"), SrcSlot: rapid.Int32().Draw(t, "src"), DstSlot: rapid.Int32().Draw(t, "dst"),
 			SrcBlocks: rapid.SliceOf(rapid.Int32()).Draw(t, "sb"), DstBlocks: rapid.SliceOf(rapid.Int32()).Draw(t, "db"),
-			Tokens: layout.Span{Lo: rapid.Int32().Draw(t, "lo"), Hi: rapid.Int32().Draw(t, "hi")},
+			Tokens:   layout.Span{Lo: rapid.Int32().Draw(t, "lo"), Hi: rapid.Int32().Draw(t, "hi")},
+			SrcFirst: rapid.Int32().Draw(t, "src first"), DstFirst: rapid.Int32().Draw(t, "dst first"),
 		}
 		copy(j.Handoff[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "handoff"))
 		got := lower.Job{SrcBlocks: []int32{1, 2}, DstBlocks: []int32{3}} // reused
