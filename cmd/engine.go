@@ -118,7 +118,7 @@ func (f *engineFlags) run(ctx context.Context) error {
 		return err
 	}
 	defer r.Close()
-	g, err := tp.Meet(ctx, tp.Join{Dir: f.rendezvous, Rank: cfg.Rank, Size: cfg.TP, Identity: cfg.Identity()})
+	g, err := tp.Meet(ctx, tp.Join{Dir: f.rendezvous, Rank: cfg.Rank, Size: cfg.Ranks(), Identity: cfg.Identity()})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 // buffers, in order.
 func (r *Rank) Attach() handoff.Attach {
 	c := r.cfg
-	a := handoff.Attach{Group: c.Group, Instance: c.Instance, Rank: layout.Rank(c.Rank), Ranks: int32(c.TP),
+	a := handoff.Attach{Group: c.Group, Instance: c.Instance, Rank: layout.Rank(c.Rank), Ranks: int32(c.Ranks()),
 		Model:     r.identity(),
 		Shards:    r.shards,
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens},

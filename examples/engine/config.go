@@ -53,20 +53,23 @@ const (
 
 // Config is one rank of an engine.
 type Config struct {
-	Model        model.Config
-	Group        string
-	Instance     handoff.Instance // random, one per launch, equal on all ranks
-	Rank, TP     int
-	Blocks       int32
-	Slots        int32 // ignored by models without per-request state
-	BlockTokens  int32
-	WeightsEpoch uint64
-	Types        model.Types // of the state in memory
-	Poison       bool        // fill blocks and slots with NaN when they are handed out
-	Corrupt      Corrupt
-	Profiles     string        // directory of profiles, empty: none are made
-	MaxQueue     int           // requests that rank 0 takes at once, 0: 256
-	Deadline     time.Duration // of a request that brings none, 0: 5 minutes
+	Model    model.Config
+	Group    string
+	Instance handoff.Instance // random, one per launch, equal on all ranks
+	Rank     int
+	// How the ranks divide the model, as in model.Split.
+	TP, PP, EP, ExptTP int
+	Layers             []int
+	Blocks             int32
+	Slots              int32 // ignored by models without per-request state
+	BlockTokens        int32
+	WeightsEpoch       uint64
+	Types              model.Types // of the state in memory
+	Poison             bool        // fill blocks and slots with NaN when they are handed out
+	Corrupt            Corrupt
+	Profiles           string        // directory of profiles, empty: none are made
+	MaxQueue           int           // requests that rank 0 takes at once, 0: 256
+	Deadline           time.Duration // of a request that brings none, 0: 5 minutes
 	// AdoptHold is how long an admitted import waits for the request that adopts it,
 	// before its memory is freed. 0: one minute.
 	AdoptHold time.Duration
@@ -74,7 +77,7 @@ type Config struct {
 
 // Check reports the first setting that is wrong.
 func (c Config) Check() error {
-	part, err := c.Model.Cut(c.Rank, c.TP)
+	part, err := c.Model.Cut(c.Rank, c.Split())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -105,6 +108,14 @@ func (c Config) Check() error {
 	return fmt.Errorf("%w: corrupt %q: want kv, state, head-swap, one-block or position", ErrConfig, c.Corrupt)
 }
 
+// Split is how the ranks divide the model.
+func (c Config) Split() model.Split {
+	return model.Split{TP: c.TP, PP: c.PP, EP: c.EP, ExptTP: c.ExptTP, Layers: c.Layers}
+}
+
+// Ranks is the number of ranks.
+func (c Config) Ranks() int { return c.Split().Ranks() }
+
 // withDefaults fills the zero bounds in.
 func (c Config) withDefaults() Config {
 	if c.MaxQueue == 0 {
@@ -132,6 +143,6 @@ func (c Config) sizes() model.Sizes {
 
 // Identity is equal on all ranks of one launch: the ranks compare it when they meet.
 func (c Config) Identity() string {
-	return fmt.Sprintf("%s/%x %s %q tp%d blocks %dx%d slots %d %v poison %v corrupt %s", c.Group, uint64(c.Instance),
-		c.Model.Name, c.Model.Pattern, c.TP, c.Blocks, c.BlockTokens, c.Slots, c.Types, c.Poison, c.Corrupt)
+	return fmt.Sprintf("%s/%x %s %q %v blocks %dx%d slots %d %v poison %v corrupt %s", c.Group, uint64(c.Instance),
+		c.Model.Name, c.Model.Pattern, c.Split(), c.Blocks, c.BlockTokens, c.Slots, c.Types, c.Poison, c.Corrupt)
 }

@@ -30,6 +30,9 @@ func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports [
 						to := dst.mem[d.View.Buffer][a+i*d.View.Elem:][:d.DType.Size()]
 						is := src.sessions[rank].mem[from.View.Buffer][b+i*from.View.Elem:][:from.DType.Size()]
 						w.bytes += int64(len(to))
+						if w.into != nil {
+							w.into[dst.rank] += int64(len(to))
+						}
 						if d.DType == from.DType {
 							copy(to, is)
 						} else {

@@ -65,7 +65,7 @@ func New(cfg Config) (*Rank, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	m, err := model.New(cfg.Model, cfg.Rank, cfg.TP)
+	m, err := model.New(cfg.Model, cfg.Rank, cfg.Split())
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func New(cfg Config) (*Rank, error) {
 	if err != nil {
 		return nil, err
 	}
-	places, err := cfg.Model.Shards(cfg.Rank, cfg.TP, cfg.sizes())
+	places, err := cfg.Model.Shards(cfg.Rank, cfg.Split(), cfg.sizes())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -105,8 +105,8 @@ func (r *Rank) Close() error {
 // other ranks are told and return nil; so do all once the group was told to stop and
 // nothing runs any more.
 func (r *Rank) Run(ctx context.Context, g *tp.Group, s Session) error {
-	if g.Rank() != r.cfg.Rank || g.Size() != r.cfg.TP {
-		return fmt.Errorf("%w: rank %d of %d in a group where it is %d of %d", ErrConfig, r.cfg.Rank, r.cfg.TP, g.Rank(), g.Size())
+	if n := r.cfg.Ranks(); g.Rank() != r.cfg.Rank || g.Size() != n {
+		return fmt.Errorf("%w: rank %d of %d in a group where it is %d of %d", ErrConfig, r.cfg.Rank, n, g.Rank(), g.Size())
 	}
 	r.group, r.session = g, s
 	r.run = model.NewRun(r.model, r.mem, g)

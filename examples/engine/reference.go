@@ -23,7 +23,7 @@ func ReferenceConverted(ctx context.Context, cfg Config, to model.Types, tokens 
 	if len(tokens) < 1 || len(tokens) > front.MaxTokens || maxNew < 1 || maxNew > front.MaxNew || cfg.BlockTokens < 1 {
 		return nil, fmt.Errorf("%w: reference of %d tokens, %d new, blocks of %d", ErrConfig, len(tokens), maxNew, cfg.BlockTokens)
 	}
-	m, err := model.New(cfg.Model, 0, 1)
+	m, err := model.New(cfg.Model, 0, model.Split{})
 	if err != nil {
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func (s *scheduler) take(t *task) {
 
 // missing says which sidecar of the group is not there at the moment, "" when all are.
 func (s *scheduler) missing() string {
-	for rank := range s.r.cfg.TP {
+	for rank := range s.r.cfg.Ranks() {
 		if why := s.away[rank]; why != "" {
 			return why
 		}
@@ -153,7 +153,7 @@ func (s *scheduler) plan() {
 		s.st.Through = s.through
 	}
 	for label, ranks := range s.letGo {
-		if len(ranks) == s.r.cfg.TP {
+		if len(ranks) == s.r.cfg.Ranks() {
 			s.st.Unpin = append(s.st.Unpin, label)
 			delete(s.letGo, label)
 		}

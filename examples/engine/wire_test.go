@@ -68,8 +68,8 @@ func launchWired(t *testing.T, w *world, cfg engine.Config) *engine.Rank {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	meet, up := t.TempDir(), make(chan *engine.Rank, cfg.TP)
-	for i := range cfg.TP {
+	meet, up := t.TempDir(), make(chan *engine.Rank, cfg.Ranks())
+	for i := range cfg.Ranks() {
 		h := &side{s: &session{w: w, g: g, rank: i}, srv: make(chan *sidecar.Server, 1)}
 		g.sessions = append(g.sessions, h.s)
 		dir := t.TempDir()
@@ -89,7 +89,7 @@ func launchWired(t *testing.T, w *world, cfg engine.Config) *engine.Rank {
 		})
 	}
 	var lead *engine.Rank
-	for range cfg.TP {
+	for range cfg.Ranks() {
 		r := <-up
 		if r == nil {
 			t.FailNow()
@@ -108,7 +108,7 @@ func wired(ctx context.Context, cfg engine.Config, meet, dir string, up chan<- *
 		return err
 	}
 	defer r.Close()
-	g, err := tp.Meet(ctx, tp.Join{Dir: meet, Rank: cfg.Rank, Size: cfg.TP, Identity: cfg.Identity()})
+	g, err := tp.Meet(ctx, tp.Join{Dir: meet, Rank: cfg.Rank, Size: cfg.Ranks(), Identity: cfg.Identity()})
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ type world struct {
 	fail   bool // drop imports instead of admitting them
 	over   bool // free exports instead of showing them
 	bytes  int64
+	into   map[int]int64 // of bytes, by rank, when it is set
 }
 
 type group struct {
@@ -319,12 +320,12 @@ func (w *world) admit(g *group, p *pull) {
 	g.sessions[0].push(handoff.Imported{Label: p.imp.Label, ID: p.imp.Manifest.ID})
 }
 
-// launch starts a group of tp ranks in goroutines, with sessions of w unless it is nil.
+// launch starts the ranks of a group in goroutines, with sessions of w unless it is nil.
 func launch(t testing.TB, w *world, cfg engine.Config) []*engine.Rank {
-	groups := tp.Pipes(cfg.TP)
+	groups := tp.Pipes(cfg.Ranks())
 	g := &group{name: cfg.Group, exports: map[string][]handoff.Export{}, pulls: map[uint64]*pull{}, ids: map[string]handoff.ID{}}
 	var ranks []*engine.Rank
-	for i := range cfg.TP {
+	for i := range cfg.Ranks() {
 		c := cfg
 		c.Rank = i
 		r, err := engine.New(c)

@@ -7,7 +7,12 @@
 // sum; the partial sums of all units are added in one fixed order, whoever holds them.
 // What several units read (a KV head, a B/C group, a latent) is made alike, from the
 // seed, on every rank that holds one of them. So one rank or four give equal bits. The
-// package knows neither processes nor sockets.
+// package knows neither processes nor sockets: what ranks tell each other goes through a
+// Group.
+//
+// A stage of the pipeline has some of the layers. Each of its ranks takes the residual
+// from its neighbour in the stage before and gives it to the one in the stage after; the
+// last stage makes the logits, and rank 0 has them.
 //
 // Each kind of layer has a file: attention, latent, mamba, mlp. A file holds the kind's
 // weights, what a token adds to its state, and what it reads there.
@@ -128,22 +133,30 @@ func (c Config) Check() error {
 
 func divides(n, of int) bool { return n > 0 && of > 0 && of%n == 0 }
 
+// The mixers that keep each kind of state.
+const (
+	keepKV     = "*W"
+	keepLatent = "L"
+	keepSSM    = "M"
+)
+
 // AttentionLayers counts the layers that keep K and V: '*' and 'W'.
-func (c Config) AttentionLayers() int { return c.count("*W") }
+func (c Config) AttentionLayers() int { return len(c.at(keepKV)) }
 
 // LatentLayers counts the layers that keep a latent.
-func (c Config) LatentLayers() int { return c.count("L") }
+func (c Config) LatentLayers() int { return len(c.at(keepLatent)) }
 
 // SSMLayers counts the Mamba2 layers; 0 means that there is no per-request state.
-func (c Config) SSMLayers() int { return c.count("M") }
+func (c Config) SSMLayers() int { return len(c.at(keepSSM)) }
 
-func (c Config) count(kinds string) (n int) {
-	for _, m := range c.Pattern {
+// at is the layers whose mixer is one of kinds.
+func (c Config) at(kinds string) (layers []int32) {
+	for i, m := range c.Pattern {
 		if strings.ContainsRune(kinds, m) {
-			n++
+			layers = append(layers, int32(i))
 		}
 	}
-	return n
+	return layers
 }
 
 // latentRow is the elements of a token's row of the latent cache.

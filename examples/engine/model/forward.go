@@ -13,10 +13,14 @@ var ErrState = errors.New("model: state is not finite")
 // MaxChunk bounds the tokens of one Forward.
 const MaxChunk = 256
 
-// Reducer adds the partial sums of all units of all ranks: part is [own units][n] and
-// out is [n], the sum over the units of the whole group in ascending order.
-type Reducer interface {
-	Sum(part []float32, units int, out []float32) error
+// Group is the ranks of an engine, which call it alike. Values arrive bit for bit.
+type Group interface {
+	// Sum adds the partial sums of all units of ranks, of which this is one, in ascending
+	// order: part is [own units][len(out)], out the sum on all of them.
+	Sum(ranks []int, part []float32, units int, out []float32) error
+	// Pass gives values to one rank, which Takes as many from this one.
+	Pass(to int, v []float32) error
+	Take(from int, out []float32) error
 }
 
 // Seq is where one request's state lies.
@@ -41,9 +45,9 @@ type chunk struct {
 
 // Run is one rank's arithmetic over its memory. One goroutine uses it.
 type Run struct {
-	m   *Model
-	mem *Memory
-	red Reducer
+	m     *Model
+	mem   *Memory
+	group Group
 
 	n                  int       // tokens of the chunk
 	x, norm, part, sum []float32 // residual, its norm, partial sums, their sum
@@ -56,8 +60,8 @@ type Run struct {
 	bc, window   []float32 // B and C of a token, the window of a channel
 }
 
-// NewRun joins weights, memory and the group's reducer.
-func NewRun(m *Model, mem *Memory, red Reducer) *Run { return &Run{m: m, mem: mem, red: red} }
+// NewRun joins weights, memory and the group.
+func NewRun(m *Model, mem *Memory, group Group) *Run { return &Run{m: m, mem: mem, group: group} }
 
 // normOf is the normed residual of the chunk's token t.
 func (r *Run) normOf(t int) []float32 { return cut(r.norm, t, r.m.cfg.Hidden) }
@@ -66,25 +70,41 @@ func (r *Run) normOf(t int) []float32 { return cut(r.norm, t, r.m.cfg.Hidden) }
 func (r *Run) out(u, t int) []float32 { return cut(r.part, u*r.n+t, r.m.cfg.Hidden) }
 
 // Forward runs tokens at positions pos… of seq through the model, adding them to its
-// state. On the rank that samples it returns the logits after the last token, valid
-// until the next call; on others nil. All ranks call it alike.
+// state. On rank 0 it returns the logits after the last token, valid until the next call;
+// on others nil. All ranks call it alike.
 func (r *Run) Forward(seq Seq, tokens []int32, pos int32) ([]float32, error) {
 	if err := r.check(seq, tokens, pos); err != nil {
 		return nil, err
 	}
 	c := chunk{seq: seq, pos: int(pos), n: len(tokens)}
-	h := r.m.cfg.Hidden
-	r.n = c.n
-	r.x, r.norm, r.sum = size(r.x, c.n*h), size(r.norm, c.n*h), size(r.sum, c.n*h)
-	for i, t := range tokens {
-		copy(cut(r.x, i, h), cut(r.m.embed, int(t), h))
+	if err := r.enter(tokens); err != nil {
+		return nil, err
 	}
 	for _, b := range r.m.blocks {
 		if err := r.add(b, c); err != nil {
 			return nil, err
 		}
 	}
-	return r.logits(cut(r.x, c.n-1, h))
+	if after := r.m.part.after; after >= 0 {
+		if err := r.group.Pass(after, r.x); err != nil {
+			return nil, err
+		}
+	}
+	return r.logits()
+}
+
+// enter makes the residual: embeddings in the first stage, else what the stage before made.
+func (r *Run) enter(tokens []int32) error {
+	h := r.m.cfg.Hidden
+	r.n = len(tokens)
+	r.x, r.norm, r.sum = size(r.x, r.n*h), size(r.norm, r.n*h), size(r.sum, r.n*h)
+	if before := r.m.part.before; before >= 0 {
+		return r.group.Take(before, r.x)
+	}
+	for i, t := range tokens {
+		copy(cut(r.x, i, h), cut(r.m.embed, int(t), h))
+	}
+	return nil
 }
 
 // add runs one residual block: norm, every own unit over every token, the group's sum.
@@ -95,7 +115,11 @@ func (r *Run) add(b block, c chunk) error {
 	}
 	r.part = size(r.part, b.units()*c.n*h)
 	b.run(r, c)
-	if err := r.red.Sum(r.part, b.units(), r.sum); err != nil {
+	part, units := r.part, b.units()
+	if r.m.part.repeats() {
+		part, units = nil, 0
+	}
+	if err := r.group.Sum(r.m.part.ranks, part, units, r.sum); err != nil {
 		return err
 	}
 	for i, v := range r.sum {
@@ -128,13 +152,23 @@ func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
 	return nil
 }
 
-func (r *Run) logits(x []float32) ([]float32, error) {
-	if r.m.head == nil {
+// logits makes them on the sampler, from the chunk's last token, and brings them to rank 0.
+func (r *Run) logits() ([]float32, error) {
+	sampler := r.m.part.sampler
+	if r.m.rank != 0 && r.m.rank != sampler {
 		return nil, nil
 	}
-	norm, out := make([]float32, len(x)), make([]float32, Vocab)
-	rmsNorm(norm, x)
-	matVec(out, r.m.head, norm)
+	out := make([]float32, Vocab)
+	if r.m.rank == sampler {
+		norm := make([]float32, r.m.cfg.Hidden)
+		rmsNorm(norm, cut(r.x, r.n-1, len(norm)))
+		matVec(out, r.m.head, norm)
+		if sampler != 0 {
+			return nil, r.group.Pass(0, out)
+		}
+	} else if err := r.group.Take(sampler, out); err != nil {
+		return nil, err
+	}
 	for _, v := range out {
 		if v != v || math.IsInf(float64(v), 0) {
 			return nil, ErrState

@@ -18,9 +18,17 @@ type rank struct {
 }
 
 func newRanks(t testing.TB, cfg model.Config, sizes model.Sizes, groups []*tp.Group) []rank {
+	return newJoined(t, cfg, sizes, model.Split{TP: len(groups)}, groups)
+}
+
+func newSplit(t testing.TB, cfg model.Config, sizes model.Sizes, split model.Split) []rank {
+	return newJoined(t, cfg, sizes, split, tp.Pipes(split.Ranks()))
+}
+
+func newJoined(t testing.TB, cfg model.Config, sizes model.Sizes, split model.Split, groups []*tp.Group) []rank {
 	ranks := make([]rank, len(groups))
 	for i, g := range groups {
-		m, err := model.New(cfg, i, len(groups))
+		m, err := model.New(cfg, i, split)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/batonkv/baton/examples/engine/model"
-	"github.com/batonkv/baton/examples/engine/tp"
 	"github.com/batonkv/baton/transfer/layout"
 )
 
@@ -31,7 +30,7 @@ func TestBytes(t *testing.T) {
 				layers := int64(cfg.SSMLayers() * int(s.Slots))
 				conv, ssm := layers*channels[name][i]*4*d.Conv.Size(), layers*128*16/int64(size)*d.SSM.Size()
 				for rank := range size {
-					part, err := cfg.Cut(rank, size)
+					part, err := cfg.Cut(rank, model.Split{TP: size})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -39,7 +38,7 @@ func TestBytes(t *testing.T) {
 					if got[model.BufferKV]+got[model.BufferLatent] != paged || got[model.BufferConv] != conv || got[model.BufferSSM] != ssm {
 						t.Errorf("%s rank %d of %d, %v: %v, want %d, %d, %d", name, rank, size, types, got, paged, conv, ssm)
 					}
-					m, err := cfg.Shards(rank, size, s)
+					m, err := cfg.Shards(rank, model.Split{TP: size}, s)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -61,35 +60,35 @@ func TestCellsAreWhereShardsSay(t *testing.T) {
 	other := model.Seq{Blocks: []int32{1, 17, 3, 16, 12}, Slot: 2}
 	for _, cfg := range models(3) {
 		states := cfg.Desc().Model().States
-		run := func(size int, seq model.Seq) []rank {
-			ranks := newRanks(t, cfg, sizes, tp.Pipes(size))
+		run := func(split model.Split, seq model.Seq) []rank {
+			ranks := newSplit(t, cfg, sizes, split)
 			generate(t, ranks, seq, prompt, 1, 30, nil)
 			return ranks
 		}
-		shards := func(r, size int) []layout.Shard {
-			m, err := cfg.Shards(r, size, sizes)
+		shards := func(r int, split model.Split) []layout.Shard {
+			m, err := cfg.Shards(r, split, sizes)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return m.Shards
 		}
-		all, whole := run(1, other)[0], shards(0, 1)
-		for _, size := range []int{2, 4} {
-			for r, have := range run(size, seq) {
-				for i, sh := range shards(r, size) {
-					n := 0
+		all, whole := run(model.Split{}, other)[0], shards(0, model.Split{})
+		for _, split := range splits(cfg) {
+			n := make([]int, len(states))
+			for r, have := range run(split, seq) {
+				for _, sh := range shards(r, split) {
 					cells(states[sh.State], sh, int32(len(prompt)), func(l, u, row, e int32) {
-						n++
-						a, b := cell(have.bufs, seq, sh, states[sh.State], l, u, row, e), cell(all.bufs, other, whole[i], states[sh.State], l, u, row, e)
+						n[sh.State]++
+						a, b := cell(have.bufs, seq, sh, states[sh.State], l, u, row, e), cell(all.bufs, other, whole[sh.State], states[sh.State], l, u, row, e)
 						if !bytes.Equal(a, b) {
-							t.Fatalf("%s rank %d of %d, %s layer %d unit %d row %d element %d: % x, want % x",
-								cfg.Name, r, size, states[sh.State].Name, l, u, row, e, a, b)
+							t.Fatalf("%s rank %d of %v, %s layer %d unit %d row %d element %d: % x, want % x",
+								cfg.Name, r, split, states[sh.State].Name, l, u, row, e, a, b)
 						}
 					})
-					if n == 0 {
-						t.Errorf("%s: nothing of %s was compared", cfg.Name, states[sh.State].Name)
-					}
 				}
+			}
+			if slices.Contains(n, 0) {
+				t.Errorf("%s, %v: of each state were compared %d", cfg.Name, split, n)
 			}
 		}
 	}
@@ -125,7 +124,7 @@ func cell(bufs [][]byte, seq model.Seq, sh layout.Shard, st layout.State, l, u, 
 
 func TestMemoryRefuses(t *testing.T) {
 	cfg := model.Hybrid(1)
-	part, err := cfg.Cut(0, 2)
+	part, err := cfg.Cut(0, model.Split{TP: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,14 +133,14 @@ func TestForwardRefuses(t *testing.T) {
 }
 
 func TestCutRefuses(t *testing.T) {
-	for _, size := range []int{0, 3, 8} {
-		if _, err := model.New(model.Hybrid(1), 0, size); !errors.Is(err, model.ErrConfig) {
+	for _, size := range []int{-1, 3, 8} {
+		if _, err := model.New(model.Hybrid(1), 0, model.Split{TP: size}); !errors.Is(err, model.ErrConfig) {
 			t.Errorf("tp %d: %v", size, err)
 		}
 	}
 	three := model.GQA(1)
 	three.KVHeads, three.QueryHeads, three.QueryUnits = 3, 12, 12
-	if _, err := three.Cut(0, 2); !errors.Is(err, model.ErrConfig) {
+	if _, err := three.Cut(0, model.Split{TP: 2}); !errors.Is(err, model.ErrConfig) {
 		t.Errorf("3 KV heads on 2 ranks: %v", err)
 	}
 	for _, change := range []func(*model.Config){

@@ -24,7 +24,7 @@ const (
 var BufferNames = [buffers]string{"kv", "latent", "conv", "ssm"}
 
 // Memory is a rank's state memory, as views of bytes that others may map. A layer
-// index counts within its kind; units are the rank's own.
+// index counts within its kind and the rank's stage; units are the rank's own.
 //
 //	kv      [2, L, B, T, H, d]: K|V, layer, block, token, KV head, dim
 //	latent  [L, B, T, r]: layer, block, token, latent and rotary key
@@ -79,11 +79,11 @@ func shape(c Config, p Part, s Sizes) Memory {
 	blocks, tokens := int(s.Blocks), int(s.BlockTokens)
 	heads := int(p.Heads.Len()) * c.SSMHeads / c.SSMUnits
 	return Memory{sizes: s, headRows: heads * c.SSMHeadDim,
-		kv: paged{elems{dtype: s.KV}, 2, c.AttentionLayers(), blocks, tokens, int(p.KV.Len()), c.HeadDim},
+		kv: paged{elems{dtype: s.KV}, 2, int(p.Attention.Len()), blocks, tokens, int(p.KV.Len()), c.HeadDim},
 		// A latent is one unit, whole on every rank.
-		latent: paged{elems{dtype: s.KV}, 1, c.LatentLayers(), blocks, tokens, 1, c.latentRow()},
-		conv:   slots{elems{dtype: s.Conv}, c.SSMLayers(), int(s.Slots), c.channels(heads, int(p.Groups.Len())) * c.Window},
-		ssm:    slots{elems{dtype: s.SSM}, c.SSMLayers(), int(s.Slots), heads * c.SSMHeadDim * c.StateDim}}
+		latent: paged{elems{dtype: s.KV}, 1, int(p.Latent.Len()), blocks, tokens, 1, c.latentRow()},
+		conv:   slots{elems{dtype: s.Conv}, int(p.SSM.Len()), int(s.Slots), c.channels(heads, int(p.Groups.Len())) * c.Window},
+		ssm:    slots{elems{dtype: s.SSM}, int(p.SSM.Len()), int(s.Slots), heads * c.SSMHeadDim * c.StateDim}}
 }
 
 // Bytes is the size of each buffer of a rank's memory; 0: it has none of that.

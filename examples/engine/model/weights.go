@@ -31,26 +31,29 @@ const (
 type Model struct {
 	cfg    Config
 	part   Part
-	embed  []float32 // [vocab][hidden], every rank
-	head   []float32 // [vocab][hidden], on rank 0 only, which samples
-	blocks []block   // a mixer and an MLP for each layer
+	rank   int
+	embed  []float32 // [vocab][hidden], in the first stage
+	head   []float32 // [vocab][hidden], on the sampler only
+	blocks []block   // a mixer and an MLP for each layer of the stage
 }
 
 // New makes the weights of one rank: what its own units need, each from the seed, the
 // layer and the number of what is drawn.
-func New(cfg Config, rank, tp int) (*Model, error) {
-	part, err := cfg.Cut(rank, tp)
+func New(cfg Config, rank int, split Split) (*Model, error) {
+	part, err := cfg.Cut(rank, split)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{cfg: cfg, part: part}
-	m.embed = gauss(m.source(kindEmbed, 0, 0), int(Vocab)*cfg.Hidden, 1)
-	if rank == 0 {
+	m := &Model{cfg: cfg, part: part, rank: rank}
+	if part.before < 0 {
+		m.embed = gauss(m.source(kindEmbed, 0, 0), int(Vocab)*cfg.Hidden, 1)
+	}
+	if rank == part.sampler {
 		m.head = gauss(m.source(kindHead, 0, 0), int(Vocab)*cfg.Hidden, 1)
 	}
-	var kv, latent, ssm int // layers of each kind of state so far
-	for i, mixer := range []byte(cfg.Pattern) {
-		switch mixer {
+	var kv, latent, ssm int // layers of each kind of state so far, of the stage
+	for i := int(part.Layers.Lo); i < int(part.Layers.Hi); i++ {
+		switch cfg.Pattern[i] {
 		case '*':
 			m.blocks, kv = append(m.blocks, m.makeAttention(i, kv, 0)), kv+1
 		case 'W':

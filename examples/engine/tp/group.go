@@ -1,6 +1,6 @@
-// Package tp joins the tensor-parallel ranks of one engine: rank 0 in the middle, a
-// stream to every other rank. The ranks go in lockstep: a broadcast starts a step, sums
-// and a gather follow in an order that every rank knows, so nothing is numbered.
+// Package tp joins the ranks of one engine: a stream between every two. The ranks go in
+// lockstep: a broadcast of rank 0 starts a step, collectives of some of the ranks and a
+// gather follow in an order that every rank knows, so nothing is numbered.
 //
 // A sum adds the partial sums of single units in ascending order, whoever computed
 // them: one rank or four give equal bits.
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"sync"
 )
@@ -39,27 +38,34 @@ const (
 	frameSum
 	frameReport
 	frameRefused
+	framePass
+	frameExchange
 )
 
 // Group is one rank's end. One goroutine uses it; Close may come from another.
 type Group struct {
 	rank, size int
-	conns      []net.Conn // rank 0: of ranks 1…; others: of rank 0
+	conns      []net.Conn // by rank; nil of this one
 	buf, acc   []byte
+	in         []float32
 	once       sync.Once
 }
 
 // Single is a group of one rank.
-func Single() *Group { return &Group{size: 1} }
+func Single() *Group { return newGroup(0, 1) }
+
+func newGroup(rank, size int) *Group {
+	return &Group{rank: rank, size: size, conns: make([]net.Conn, size)}
+}
 
 // Pipes is a group of size ranks in one process.
 func Pipes(size int) []*Group {
 	groups := make([]*Group, size)
-	groups[0] = &Group{size: size}
-	for r := 1; r < size; r++ {
-		a, b := net.Pipe()
-		groups[0].conns = append(groups[0].conns, a)
-		groups[r] = &Group{rank: r, size: size, conns: []net.Conn{b}}
+	for r := range groups {
+		groups[r] = newGroup(r, size)
+		for low := range r {
+			groups[low].conns[r], groups[r].conns[low] = net.Pipe()
+		}
 	}
 	return groups
 }
@@ -74,7 +80,7 @@ func (g *Group) Size() int { return g.size }
 func (g *Group) Close() error {
 	g.once.Do(func() {
 		for _, c := range g.conns {
-			if c != nil { // nil while the group still meets
+			if c != nil { // also nil while the group still meets
 				_ = c.Close()
 			}
 		}
@@ -82,86 +88,40 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Sum is the reducer of package model: part is [units][len(out)], own units only.
-func (g *Group) Sum(part []float32, units int, out []float32) error {
-	n := len(out)
-	if len(part) != units*n {
-		return fmt.Errorf("%w: %d values for %d units of %d", ErrFrame, len(part), units, n)
-	}
-	if g.rank > 0 {
-		g.acc = appendFloats(g.acc[:0], part)
-		if err := g.send(g.conns[0], framePart, g.acc); err != nil {
+// Broadcast starts a step: rank 0 sends what Receive returns on the others.
+func (g *Group) Broadcast(step []byte) error {
+	for r := 1; r < g.size; r++ {
+		if err := g.send(r, frameStep, step); err != nil {
 			return err
 		}
-		b, err := g.receive(g.conns[0], frameSum)
-		if err != nil {
-			return err
-		}
-		return readFloats(out, b)
 	}
-	copy(out, part[:n])
-	for u := 1; u < units; u++ {
-		for i, v := range part[u*n : (u+1)*n] {
-			out[i] += v
-		}
-	}
-	for _, c := range g.conns {
-		b, err := g.receive(c, framePart)
-		if err != nil {
-			return err
-		}
-		if len(b) == 0 || len(b)%(4*n) != 0 {
-			return fmt.Errorf("%w: %d bytes of partial sums of %d values", ErrFrame, len(b), n)
-		}
-		for ; len(b) > 0; b = b[4*n:] {
-			for i := range out {
-				out[i] += math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-			}
-		}
-	}
-	if len(g.conns) == 0 {
-		return nil
-	}
-	g.acc = appendFloats(g.acc[:0], out)
-	return g.toAll(frameSum, g.acc)
+	return nil
 }
 
-// Broadcast starts a step: rank 0 sends what Receive returns on the others.
-func (g *Group) Broadcast(step []byte) error { return g.toAll(frameStep, step) }
-
 // Receive waits for the next step; the bytes are valid until the next call.
-func (g *Group) Receive() ([]byte, error) { return g.receive(g.conns[0], frameStep) }
+func (g *Group) Receive() ([]byte, error) { return g.receive(0, frameStep) }
 
 // Report ends a step on a rank other than 0, with what it has to say.
-func (g *Group) Report(b []byte) error { return g.send(g.conns[0], frameReport, b) }
+func (g *Group) Report(b []byte) error { return g.send(0, frameReport, b) }
 
 // Gather ends a step on rank 0: each is called with every other rank's report.
 func (g *Group) Gather(each func(rank int, b []byte) error) error {
-	for i, c := range g.conns {
-		b, err := g.receive(c, frameReport)
+	for r := 1; r < g.size; r++ {
+		b, err := g.receive(r, frameReport)
 		if err != nil {
 			return err
 		}
-		if err := each(i+1, b); err != nil {
+		if err := each(r, b); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *Group) toAll(kind byte, b []byte) error {
-	for _, c := range g.conns {
-		if err := g.send(c, kind, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (g *Group) send(to int, kind byte, b []byte) error { return writeFrame(g.conns[to], kind, b) }
 
-func (g *Group) send(c net.Conn, kind byte, b []byte) error { return writeFrame(c, kind, b) }
-
-func (g *Group) receive(c net.Conn, kind byte) ([]byte, error) {
-	got, b, err := readFrame(c, g.buf)
+func (g *Group) receive(from int, kind byte) ([]byte, error) {
+	got, b, err := readFrame(g.conns[from], g.buf)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +140,10 @@ func writeFrame(w io.Writer, kind byte, b []byte) error {
 	var head [5]byte
 	binary.LittleEndian.PutUint32(head[:], uint32(len(b)))
 	head[4] = kind
-	bufs := net.Buffers{head[:], b}
+	bufs := net.Buffers{head[:]}
+	if len(b) > 0 { // a pipe waits for a reader of nothing
+		bufs = append(bufs, b)
+	}
 	if _, err := bufs.WriteTo(w); err != nil {
 		return fmt.Errorf("%w: %w", ErrLost, err)
 	}
@@ -211,21 +174,4 @@ func readFrame(r io.Reader, buf []byte) (byte, []byte, error) {
 		}
 	}
 	return head[4], buf, nil
-}
-
-func appendFloats(b []byte, v []float32) []byte {
-	for _, f := range v {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
-	}
-	return b
-}
-
-func readFloats(out []float32, b []byte) error {
-	if len(b) != 4*len(out) {
-		return fmt.Errorf("%w: %d bytes for %d values", ErrFrame, len(b), len(out))
-	}
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return nil
 }

@@ -11,8 +11,16 @@ import (
 	"time"
 )
 
-// Socket is the name of rank 0's socket in the rendezvous directory.
+// Socket is the name of rank 0's socket in the rendezvous directory; another rank has its
+// number in it.
 const Socket = "tp.sock"
+
+func socket(dir string, rank int) string {
+	if rank == 0 {
+		return filepath.Join(dir, Socket)
+	}
+	return filepath.Join(dir, fmt.Sprintf("tp-%d.sock", rank))
+}
 
 // redial is the pause between two tries to reach a rank 0 that does not listen yet.
 const redial = 10 * time.Millisecond
@@ -48,30 +56,55 @@ func Meet(ctx context.Context, j Join) (*Group, error) {
 	if err := j.Check(); err != nil {
 		return nil, err
 	}
-	switch {
-	case j.Size == 1:
-		return Single(), nil
-	case j.Rank == 0:
-		return listen(ctx, j)
-	default:
-		return dial(ctx, j)
+	g := newGroup(j.Rank, j.Size)
+	if j.Size == 1 {
+		return g, nil
 	}
+	if err := g.meetAll(ctx, j); err != nil {
+		_ = g.Close()
+		if !errors.Is(err, ErrJoin) {
+			err = fmt.Errorf("%w: %w", ErrJoin, err)
+		}
+		return nil, err
+	}
+	return g, nil
 }
 
-func listen(ctx context.Context, j Join) (*Group, error) {
-	path := filepath.Join(j.Dir, Socket)
-	l, err := Listen(ctx, path)
+// meetAll gives each rank a stream to every other. A rank listens before it reports to
+// rank 0, and rank 0 answers when all have: from then on lower ranks are there to dial.
+func (g *Group) meetAll(ctx context.Context, j Join) error {
+	l, err := Listen(ctx, socket(j.Dir, j.Rank))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrJoin, err)
+		return err
 	}
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	g := &Group{size: j.Size, conns: make([]net.Conn, j.Size-1)}
-	for missing := j.Size - 1; missing > 0; {
+	for low := range j.Rank {
+		if g.conns[low], err = dial(ctx, j, low); err != nil {
+			return err
+		}
+	}
+	if err := g.accept(ctx, j, l); err != nil {
+		return err
+	}
+	if j.Rank > 0 {
+		return nil
+	}
+	for r := 1; r < j.Size; r++ {
+		if err := g.send(r, frameHello, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accept waits for all higher ranks.
+func (g *Group) accept(ctx context.Context, j Join, l net.Listener) error {
+	all := j.Size - 1 - j.Rank
+	for missing := all; missing > 0; {
 		c, err := l.Accept()
 		if err != nil {
-			_ = g.Close()
-			return nil, fmt.Errorf("%w: %d of %d ranks are missing at %s: %w", ErrJoin, missing, j.Size, path, cause(ctx, err))
+			return fmt.Errorf("%w: %d of %d ranks are missing at %s: %w", ErrJoin, missing, all, l.Addr(), cause(ctx, err))
 		}
 		rank, err := greet(c, j, g.conns)
 		if err != nil {
@@ -80,16 +113,10 @@ func listen(ctx context.Context, j Join) (*Group, error) {
 			_ = c.Close()
 			continue
 		}
-		g.conns[rank-1] = c
+		g.conns[rank] = c
 		missing--
 	}
-	for _, c := range g.conns {
-		if err := writeFrame(c, frameHello, nil); err != nil {
-			_ = g.Close()
-			return nil, err
-		}
-	}
-	return g, nil
+	return nil
 }
 
 // greet reads a rank's hello and checks it against the group.
@@ -106,24 +133,25 @@ func greet(c net.Conn, j Join, have []net.Conn) (int, error) {
 		return 0, fmt.Errorf("%w: no hello", ErrFrame)
 	}
 	switch {
-	case h.Size != j.Size || h.Rank < 1 || h.Rank >= j.Size:
+	case h.Size != j.Size || h.Rank <= j.Rank || h.Rank >= j.Size:
 		return 0, fmt.Errorf("%w: rank %d of %d, this group has %d", ErrJoin, h.Rank, h.Size, j.Size)
 	case h.Identity != j.Identity:
-		return 0, fmt.Errorf("%w: rank %d is of %q, rank 0 of %q", ErrJoin, h.Rank, h.Identity, j.Identity)
-	case have[h.Rank-1] != nil:
+		return 0, fmt.Errorf("%w: rank %d is of %q, rank %d of %q", ErrJoin, h.Rank, h.Identity, j.Rank, j.Identity)
+	case have[h.Rank] != nil:
 		return 0, fmt.Errorf("%w: rank %d is there already", ErrJoin, h.Rank)
 	}
 	return h.Rank, c.SetReadDeadline(time.Time{})
 }
 
-func dial(ctx context.Context, j Join) (*Group, error) {
-	path := filepath.Join(j.Dir, Socket)
+// dial joins a lower rank. Rank 0 may not listen yet; it alone answers, once all are there.
+func dial(ctx context.Context, j Join, to int) (net.Conn, error) {
+	path := socket(j.Dir, to)
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	for err != nil {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: rank 0 is not at %s: %w", ErrJoin, path, err)
+			return nil, fmt.Errorf("rank %d is not at %s: %w", to, path, err)
 		case <-time.After(redial):
 			c, err = d.DialContext(ctx, "unix", path)
 		}
@@ -133,21 +161,27 @@ func dial(ctx context.Context, j Join) (*Group, error) {
 	if err == nil {
 		err = writeFrame(c, frameHello, b)
 	}
-	var kind byte
-	if err == nil {
-		kind, b, err = readFrame(c, nil)
+	if err == nil && to == 0 {
+		err = answer(c)
 	}
+	if err != nil {
+		_ = c.Close()
+		return nil, cause(ctx, err)
+	}
+	return c, nil
+}
+
+func answer(c net.Conn) error {
+	kind, b, err := readFrame(c, nil)
 	switch {
 	case err != nil:
-	case kind == frameHello:
-		return &Group{rank: j.Rank, size: j.Size, conns: []net.Conn{c}}, nil
+		return err
 	case kind == frameRefused:
-		err = errors.New(string(b))
-	default:
-		err = fmt.Errorf("%w: kind %d", ErrFrame, kind)
+		return errors.New(string(b))
+	case kind != frameHello:
+		return fmt.Errorf("%w: kind %d", ErrFrame, kind)
 	}
-	_ = c.Close()
-	return nil, fmt.Errorf("%w: %w", ErrJoin, cause(ctx, err))
+	return nil
 }
 
 func cause(ctx context.Context, err error) error {
