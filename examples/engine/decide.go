@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -65,7 +64,8 @@ func (r *Rank) decide(d handoff.Decision) error {
 
 // reserve takes memory for an import, all or nothing, and answers.
 func (r *Rank) reserve(d handoff.Decision) error {
-	ans := handoff.Reserved{N: d.N, Slot: -1, Why: r.refuse(d)}
+	res, err := parseResume(d.Resume)
+	ans := handoff.Reserved{N: d.N, Slot: -1, Why: r.refuse(d, err)}
 	if ans.Why == "" {
 		need := paged.Need{Hashes: d.Hashes, Tokens: d.Tokens, Slot: r.hybrid()}
 		if !d.Resume.Finished && d.Tokens%r.cfg.BlockTokens == 0 {
@@ -80,7 +80,7 @@ func (r *Rank) reserve(d handoff.Decision) error {
 		default:
 			r.poison(t)
 			r.imports[d.N] = &request{id: importBit | reqID(d.N), hold: t.ID, table: t, hashes: slices.Clone(d.Hashes),
-				pos: d.Position, epoch: d.WeightsEpoch, label: d.Label, resume: d.Resume}
+				pos: d.Position, epoch: d.WeightsEpoch, label: d.Label, resume: res}
 			ans.Blocks, ans.Cached, ans.Slot = slices.Clone(t.Blocks), t.Cached, t.Slot
 		}
 	}
@@ -88,8 +88,9 @@ func (r *Rank) reserve(d handoff.Decision) error {
 	return r.send(ans)
 }
 
-// refuse says why an import can never work here, "" if it may.
-func (r *Rank) refuse(d handoff.Decision) string {
+// refuse says why an import can never work here, "" if it may; resume is what is wrong
+// with its resume packet.
+func (r *Rank) refuse(d handoff.Decision, resume error) string {
 	complete := d.Tokens / r.cfg.BlockTokens
 	switch {
 	case d.Tokens < 1:
@@ -98,10 +99,8 @@ func (r *Rank) refuse(d handoff.Decision) string {
 		return fmt.Sprintf("position %d of %d tokens: this engine resumes behind the prompt", d.Position, d.Tokens)
 	case int64(len(d.Hashes)) > int64(complete):
 		return fmt.Sprintf("%d hashes for %d complete blocks of %d tokens", len(d.Hashes), complete, r.cfg.BlockTokens)
-	case len(d.Resume.Tokens) < 1:
-		return "the resume packet holds no sampled token"
-	case d.Resume.Tokens[0] < 0 || d.Resume.Tokens[0] >= model.Vocab:
-		return fmt.Sprintf("the sampled token is %d: want 0 to %d", d.Resume.Tokens[0], model.Vocab-1)
+	case resume != nil:
+		return resume.Error()
 	}
 	return ""
 }
@@ -156,7 +155,7 @@ func (r *Rank) export(o exportOp) error {
 	delete(r.requests, o.ID)
 	r.exports[o.Label] = q
 	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
-		WeightsEpoch: q.epoch}
+		Copies: o.Copies, WeightsEpoch: q.epoch}
 	if r.sched != nil {
 		e.Resume = r.sched.resume(o.Label)
 	}

@@ -28,7 +28,7 @@ type request struct {
 	epoch  uint64 // of the weights at its first token
 	// imports only:
 	label   string
-	resume  handoff.Resume
+	resume  resumed
 	dropped bool
 }
 
@@ -208,12 +208,11 @@ type outcome struct {
 	runs   []ran
 }
 
-// ran is one runOp's end. Token is set when the last token of the prompt, or a decoded
-// one, was computed.
+// ran is one runOp's end. Logits are set, on rank 0, when the last token of the prompt, or
+// a decoded one, was computed.
 type ran struct {
-	token int32
-	done  bool // token is set
-	err   error
+	logits []float32
+	err    error
 }
 
 // apply does a step. An error ends the rank.
@@ -329,10 +328,10 @@ func (r *Rank) compute(o runOp) (ran, error) {
 			return ran{}, err
 		}
 	}
-	if logits == nil || o.Prompt > 0 && int(q.pos) < len(q.prompt) {
+	if o.Prompt > 0 && int(q.pos) < len(q.prompt) {
 		return ran{}, nil
 	}
-	return ran{token: model.Greedy(logits), done: true}, nil
+	return ran{logits: logits}, nil
 }
 
 // room makes sure that a live request has a block for its next token.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/examples/engine/tp"
 )
 
@@ -20,53 +21,103 @@ func Reference(ctx context.Context, cfg Config, tokens []int32, maxNew int) ([]i
 // before the first token is decoded: what a hand-off between engines of unequal types is
 // compared with.
 func ReferenceConverted(ctx context.Context, cfg Config, to model.Types, tokens []int32, maxNew int) ([]int32, error) {
-	if len(tokens) < 1 || len(tokens) > front.MaxTokens || maxNew < 1 || maxNew > front.MaxNew || cfg.BlockTokens < 1 {
-		return nil, fmt.Errorf("%w: reference of %d tokens, %d new, blocks of %d", ErrConfig, len(tokens), maxNew, cfg.BlockTokens)
+	want, err := ReferenceAnswer(ctx, cfg, to, front.Request{Tokens: tokens, MaxNew: int32(maxNew), Mode: front.Full})
+	return want.Tokens, err
+}
+
+// Wanted is what an engine has to give.
+type Wanted struct {
+	Tokens   []int32
+	Logprobs []float32 // of Tokens
+	Reason   sample.Reason
+}
+
+// ReferenceAnswer is ReferenceConverted for a request of mode Full with any sampling.
+func ReferenceAnswer(ctx context.Context, cfg Config, to model.Types, req front.Request) (w Wanted, err error) {
+	if err := req.Check(); err != nil || cfg.BlockTokens < 1 {
+		return w, fmt.Errorf("%w: reference in blocks of %d: %w", ErrConfig, cfg.BlockTokens, err)
 	}
+	one, err := newSolo(cfg, req)
+	if err != nil {
+		return w, err
+	}
+	answer := sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS)
+	for next := req.Tokens; ; {
+		logits, err := one.forward(ctx, next)
+		if err != nil {
+			return w, err
+		}
+		t := answer.Pick(logits)
+		w.Tokens, w.Logprobs = append(w.Tokens, t.ID), append(w.Logprobs, t.Logprob)
+		if w.Reason = answer.Add(t.ID); w.Reason != "" {
+			return w, nil
+		}
+		if len(w.Tokens) == 1 {
+			if err := one.convert(to); err != nil {
+				return w, err
+			}
+		}
+		next = []int32{t.ID}
+	}
+}
+
+// solo is one request on one rank with memory that nobody else sees.
+type solo struct {
+	cfg Config
+	m   *model.Model
+	mem *model.Memory
+	run *model.Run
+	seq model.Seq
+	pos int32
+}
+
+func newSolo(cfg Config, req front.Request) (*solo, error) {
 	m, err := model.New(cfg.Model, 0, model.Split{})
 	if err != nil {
 		return nil, err
 	}
-	blocks := (int64(len(tokens)) + int64(maxNew) + int64(cfg.BlockTokens) - 1) / int64(cfg.BlockTokens)
+	blocks := (int64(len(req.Tokens)) + int64(req.MaxNew) + int64(cfg.BlockTokens) - 1) / int64(cfg.BlockTokens)
 	cfg.Blocks, cfg.Slots = int32(blocks), 1
-	mem, err := heap(cfg, m)
-	if err != nil {
+	s := &solo{cfg: cfg, m: m, seq: model.Seq{Blocks: make([]int32, blocks)}}
+	for i := range s.seq.Blocks {
+		s.seq.Blocks[i] = int32(i)
+	}
+	if s.mem, err = heap(cfg, m); err != nil {
 		return nil, err
 	}
-	mem.ClearSlot(0)
-	seq := model.Seq{Blocks: make([]int32, blocks)}
-	for i := range seq.Blocks {
-		seq.Blocks[i] = int32(i)
-	}
-	run := model.NewRun(m, mem, tp.Single())
-	var out []int32
-	for pos, next := 0, tokens; ; {
-		n := min(len(next), model.MaxChunk)
-		logits, err := run.Forward(seq, next[:n], int32(pos))
-		if err != nil {
+	s.mem.ClearSlot(0)
+	s.run = model.NewRun(m, s.mem, tp.Single())
+	return s, nil
+}
+
+// forward computes tokens and gives the logits behind the last.
+func (s *solo) forward(ctx context.Context, tokens []int32) (logits []float32, err error) {
+	for len(tokens) > 0 {
+		n := min(len(tokens), model.MaxChunk)
+		if logits, err = s.run.Forward(s.seq, tokens[:n], s.pos); err != nil {
 			return nil, err
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		pos += n
-		if next = next[n:]; len(next) > 0 {
-			continue
-		}
-		t := model.Greedy(logits)
-		if out = append(out, t); t == model.EOS || len(out) == maxNew {
-			return out, nil
-		}
-		if next = out[len(out)-1:]; len(out) == 1 && to.WithDefaults() != cfg.Types.WithDefaults() {
-			cfg.Types = to
-			converted, err := heap(cfg, m)
-			if err != nil {
-				return nil, err
-			}
-			mem.Convert(converted)
-			run = model.NewRun(m, converted, tp.Single())
-		}
+		s.pos, tokens = s.pos+int32(n), tokens[n:]
 	}
+	return logits, nil
+}
+
+// convert stores the state in other types.
+func (s *solo) convert(to model.Types) error {
+	if to.WithDefaults() == s.cfg.Types.WithDefaults() {
+		return nil
+	}
+	s.cfg.Types = to
+	mem, err := heap(s.cfg, s.m)
+	if err != nil {
+		return err
+	}
+	s.mem.Convert(mem)
+	s.mem, s.run = mem, model.NewRun(s.m, mem, tp.Single())
+	return nil
 }
 
 // heap is a rank's memory that nobody else sees.

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
+	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -40,7 +42,8 @@ type task struct {
 	id        reqID
 	left      int32 // prompt tokens to compute
 	next      int32 // last emitted token, not computed yet
-	emitted   int32
+	answer    *sample.Answer
+	logprobs  bool // tell them
 	cached    int32
 	forwarded int32
 	blocked   uint64 // 1 + frees seen when memory was missing: tried again once there are more
@@ -88,7 +91,7 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 	if err := req.Check(); err != nil {
 		return nil, err
 	}
-	for _, t := range req.Tokens {
+	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
 		if t < 0 || t >= model.Vocab {
 			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, model.Vocab-1)
 		}
@@ -97,7 +100,8 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 	if req.DeadlineMS > 0 {
 		deadline = time.Duration(req.DeadlineMS) * time.Millisecond
 	}
-	t := &task{req: req, events: make(chan front.Event, req.MaxNew+2), gone: ctx.Done(), deadline: time.Now().Add(deadline)}
+	t := &task{req: req, events: make(chan front.Event, req.MaxNew+2), gone: ctx.Done(), deadline: time.Now().Add(deadline),
+		answer: sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS), logprobs: req.Sample.Logprobs}
 	s := r.sched
 	if err := s.queue(t); err != nil {
 		return nil, err
@@ -293,32 +297,12 @@ func (s *scheduler) computed(t *task, res ran) {
 		s.fail(t, fmt.Errorf("%w: %w", ErrCapacity, res.err))
 	case res.err != nil:
 		s.fail(t, res.err)
-	case !res.done:
+	case res.logits == nil:
 		t.left -= min(t.left, model.MaxChunk)
 	case t.req.Mode == front.Export:
-		s.exported(t, res.token)
+		s.exported(t, res.logits)
 	default:
 		t.phase, t.left, t.blocked = decode, 0, 0
-		s.emit(t, res.token, false)
-	}
-}
-
-// exported pins a finished prompt in the next step.
-func (s *scheduler) exported(t *task, token int32) {
-	s.resumes[t.req.Label] = handoff.Resume{Tokens: []int32{token}, Finished: token == model.EOS || t.req.MaxNew == 1}
-	s.st.Export = append(s.st.Export, exportOp{ID: t.id, Label: t.req.Label})
-	t.phase = pinned
-}
-
-// emit gives the caller a token and ends the request after the last.
-func (s *scheduler) emit(t *task, token int32, finished bool) {
-	t.events <- front.Event{Token: token}
-	t.next = token
-	t.emitted++
-	switch {
-	case token == model.EOS:
-		s.finish(t, "eos", nil)
-	case t.emitted >= t.req.MaxNew || finished:
-		s.finish(t, "length", nil)
+		s.conclude(t, s.emit(t, t.answer.Pick(res.logits)))
 	}
 }

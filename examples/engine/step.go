@@ -34,8 +34,9 @@ type startOp struct {
 
 // exportOp pins a request's state under a label and takes it out of the batch.
 type exportOp struct {
-	ID    reqID
-	Label string
+	ID     reqID
+	Label  string
+	Copies int32 // how many may import it: one for each answer
 }
 
 // runOp computes the next Prompt tokens of a request's prompt, or the one Token.
@@ -74,8 +75,8 @@ func decodeStep(b []byte) (step, error) {
 		}
 	}
 	for _, o := range s.Export {
-		if len(o.Label) > maxLabelLen {
-			return step{}, fmt.Errorf("%w: label of %d bytes", ErrDiverged, len(o.Label))
+		if len(o.Label) > maxLabelLen || o.Copies < 1 {
+			return step{}, fmt.Errorf("%w: label of %d bytes, %d copies", ErrDiverged, len(o.Label), o.Copies)
 		}
 	}
 	for _, o := range s.Run {

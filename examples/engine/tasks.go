@@ -230,7 +230,7 @@ func (s *scheduler) adopt(t *task) {
 	s.forget(t.req.Label)
 	t.id, t.phase = q.id, decode
 	t.cached, t.forwarded = q.table.Cached, 0
-	s.emit(t, q.resume.Tokens[0], q.resume.Finished)
+	s.begin(t, q.resume)
 }
 
 func (s *scheduler) forget(label string) {

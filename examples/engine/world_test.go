@@ -316,7 +316,9 @@ func (w *world) admit(g *group, p *pull) {
 		w.copyInto(s, p.reserved[rank], src, exports)
 	}
 	w.decide(g, handoff.Decision{Kind: handoff.Admit, Of: p.n, ID: p.imp.Manifest.ID})
-	w.free(src, p.imp.Manifest.Label)
+	if exports[0].Copies--; exports[0].Copies <= 0 {
+		w.free(src, p.imp.Manifest.Label)
+	}
 	g.sessions[0].push(handoff.Imported{Label: p.imp.Label, ID: p.imp.Manifest.ID})
 }
 

@@ -33,9 +33,18 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// Generate runs one request and calls token with each token as it comes; token may be
-// nil. Ending ctx aborts the request at the engine.
+// Generate is Stream for callers that want tokens alone; token may be nil.
 func (c *Client) Generate(ctx context.Context, r Request, token func(int32)) (Result, error) {
+	return c.Stream(ctx, r, func(e Event) {
+		if token != nil {
+			token(e.Token)
+		}
+	})
+}
+
+// Stream runs one request and calls each with the event of each token as it comes. Ending
+// ctx aborts the request at the engine.
+func (c *Client) Stream(ctx context.Context, r Request, each func(Event)) (Result, error) {
 	if err := r.Check(); err != nil {
 		return Result{}, err
 	}
@@ -45,14 +54,14 @@ func (c *Client) Generate(ctx context.Context, r Request, token func(int32)) (Re
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	res, err := exchange(conn, r, token)
+	res, err := exchange(conn, r, each)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("front: %w", context.Cause(ctx))
 	}
 	return res, err
 }
 
-func exchange(conn net.Conn, r Request, token func(int32)) (Result, error) {
+func exchange(conn net.Conn, r Request, each func(Event)) (Result, error) {
 	if err := json.NewEncoder(conn).Encode(r); err != nil {
 		return Result{}, fmt.Errorf("front: send: %w", err)
 	}
@@ -69,8 +78,8 @@ func exchange(conn net.Conn, r Request, token func(int32)) (Result, error) {
 			return Result{}, fmt.Errorf("%w: %s", ErrFailed, l.Error)
 		case l.Done:
 			return *l.Result, nil
-		case token != nil:
-			token(*l.Token)
+		default:
+			each(Event{Token: *l.Token, Logprob: l.Logprob})
 		}
 	}
 	err := in.Err()

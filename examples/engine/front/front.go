@@ -2,8 +2,8 @@
 // unix socket, one request per connection. It is no part of the engine API between an
 // engine and its sidecar.
 //
-//	→ {"tokens":[256,72,105],"max_new":8,"mode":"full"}
-//	← {"token":91}
+//	→ {"tokens":[256,72,105],"max_new":8,"mode":"full","sample":{"temperature":1,"logprobs":true}}
+//	← {"token":91,"logprob":-0.25}
 //	← {"done":true,"reason":"length","blocks":1,"cached":0,"prompt_tokens_forwarded":3}
 package front
 
@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -53,6 +54,10 @@ type Request struct {
 	Label    string            `json:"label,omitempty"`  // name of the request in every mode but Full
 	Mode     Mode              `json:"mode"`
 	Manifest *handoff.Manifest `json:"manifest,omitempty"` // of Import
+	// Sample is how tokens are chosen, in modes Full and Export: it goes with the hand-off.
+	Sample sample.Params `json:"sample,omitzero"`
+	// Answer is which of the prompt's answers this request gets, from 0; Export makes all.
+	Answer int32 `json:"answer,omitempty"`
 	// DeadlineMS bounds the whole request in milliseconds; 0 is the engine's default.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 }
@@ -62,7 +67,7 @@ func (r Request) Check() error {
 	var why string
 	switch {
 	case r.Mode == Stats:
-		if len(r.Tokens) == 0 && r.Label == "" && r.Manifest == nil && r.MaxNew == 0 && r.DeadlineMS == 0 {
+		if len(r.Tokens) == 0 && r.Label == "" && r.Manifest == nil && r.MaxNew == 0 && r.DeadlineMS == 0 && r.Sample.IsZero() && r.Answer == 0 {
 			return nil
 		}
 		why = "mode stats takes nothing else"
@@ -85,14 +90,40 @@ func (r Request) Check() error {
 	case r.DeadlineMS < 0 || r.DeadlineMS > int64(24*time.Hour/time.Millisecond):
 		why = fmt.Sprintf("deadline_ms %d: want 0 to a day", r.DeadlineMS)
 	default:
+		why = r.sampling()
+	}
+	if why == "" {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrRequest, why)
 }
 
+// sampling says what is wrong with Sample and Answer, "" if nothing is.
+func (r Request) sampling() string {
+	answers := max(r.Sample.Answers, 1)
+	switch r.Mode {
+	case Import, Adopt:
+		if !r.Sample.IsZero() {
+			return fmt.Sprintf("sample: mode %s takes none, the hand-off brings it", r.Mode)
+		}
+		answers = sample.MaxAnswers
+	case Export:
+		if r.Answer != 0 {
+			return "answer: mode export makes all of them"
+		}
+	}
+	if r.Answer < 0 || r.Answer >= answers {
+		return fmt.Sprintf("answer %d: want 0 to %d", r.Answer, answers-1)
+	}
+	if err := r.Sample.Check(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // Result ends a request that was served.
 type Result struct {
-	Reason    string            `json:"reason"`                  // length, eos, exported
+	Reason    string            `json:"reason"`                  // length, eos, stop, exported
 	Blocks    int32             `json:"blocks"`                  // of the request's table at its end
 	Cached    int32             `json:"cached"`                  // prompt tokens found in the prefix cache
 	Forwarded int32             `json:"prompt_tokens_forwarded"` // prompt tokens that this engine computed
@@ -110,15 +141,17 @@ type Pool struct {
 
 // Event is one thing that happens to a request: a token, or its end by Result or Err.
 type Event struct {
-	Token  int32
-	Result *Result
-	Err    error
+	Token   int32
+	Logprob *float32 // of Token, when the request samples with logprobs
+	Result  *Result
+	Err     error
 }
 
 // line is what the engine writes.
 type line struct {
-	Token *int32 `json:"token,omitempty"`
-	Done  bool   `json:"done,omitempty"`
+	Token   *int32   `json:"token,omitempty"`
+	Logprob *float32 `json:"logprob,omitempty"`
+	Done    bool     `json:"done,omitempty"`
 	*Result
 	Error    string `json:"error,omitempty"`
 	Draining bool   `json:"draining,omitempty"` // the error is handoff.ErrDraining

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -65,17 +66,35 @@ var manifest = handoff.Manifest{ID: handoff.ID{Group: "p", Instance: 1<<63 + 1, 
 	Label: "a", Tokens: 4, Position: 4, Resume: handoff.Resume{Tokens: []int32{7}, Finished: true}}
 
 func TestGenerate(t *testing.T) {
+	lp := float32(-0.5)
 	want := front.Result{Reason: "exported", Blocks: 2, Cached: 16, Forwarded: 3, Manifest: &manifest}
-	s, path := serve(t, front.Event{Token: 0}, front.Event{Token: 257}, front.Event{Result: &want})
+	s, path := serve(t, front.Event{Token: 0}, front.Event{Token: 257, Logprob: &lp}, front.Event{Result: &want})
 	c, err := front.Dial(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := front.Request{Tokens: []int32{1, 2}, MaxNew: 3, Label: "a", Mode: front.Import, Manifest: &manifest, DeadlineMS: 9}
+	req := front.Request{Tokens: []int32{1, 2}, MaxNew: 3, Label: "a", Mode: front.Import, Manifest: &manifest, DeadlineMS: 9, Answer: 3}
+	var events []front.Event
+	res, err := c.Stream(t.Context(), req, func(e front.Event) { events = append(events, e) })
+	if err != nil || !reflect.DeepEqual(res, want) || !reflect.DeepEqual(events, []front.Event{{Token: 0}, {Token: 257, Logprob: &lp}}) {
+		t.Fatalf("%+v %v %v", res, events, err)
+	}
+	if got := <-s.got; !reflect.DeepEqual(got, req) {
+		t.Fatalf("engine got %+v", got)
+	}
+}
+
+func TestGenerateSampled(t *testing.T) {
+	s, path := serve(t, front.Event{Token: 0}, front.Event{Token: 257}, front.Event{Result: &front.Result{Reason: "eos"}})
+	c, err := front.Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := front.Request{Tokens: []int32{1}, MaxNew: 3, Mode: front.Full, Answer: 1,
+		Sample: sample.Params{Seed: 1<<64 - 1, Temperature: 0.7, TopK: 5, TopP: 0.1, Answers: 2, Logprobs: true, Stop: [][]int32{{1, 2}}}}
 	var tokens []int32
-	res, err := c.Generate(t.Context(), req, func(t int32) { tokens = append(tokens, t) })
-	if err != nil || !reflect.DeepEqual(res, want) || !slices.Equal(tokens, []int32{0, 257}) {
-		t.Fatalf("%+v %v %v", res, tokens, err)
+	if _, err := c.Generate(t.Context(), req, func(t int32) { tokens = append(tokens, t) }); err != nil || !slices.Equal(tokens, []int32{0, 257}) {
+		t.Fatalf("%v %v", tokens, err)
 	}
 	if got := <-s.got; !reflect.DeepEqual(got, req) {
 		t.Fatalf("engine got %+v", got)
@@ -124,7 +143,11 @@ func TestHangUpAborts(t *testing.T) {
 func TestBadLines(t *testing.T) {
 	_, path := serve(t)
 	for _, in := range []string{"{", "[]", `{"mode":"full","max_new":1,"tokens":[1],"x":2}`, `{"mode":"halt"}`,
-		`{"mode":"full","max_new":1,"tokens":["a"]}`, `{"mode":"export","max_new":1,"tokens":[1]}`,
+		`{"mode":"full","max_new":1,"tokens":["a"]}`, `{"mode":"stats","answer":1}`,
+		`{"mode":"full","max_new":1,"tokens":[1],"answer":1}`, `{"mode":"export","max_new":1,"tokens":[1],"label":"a","answer":1,"sample":{"n":2}}`,
+		`{"mode":"adopt","max_new":1,"label":"a","answer":-1}`, `{"mode":"adopt","max_new":1,"label":"a","sample":{"seed":1}}`,
+		`{"mode":"full","max_new":1,"tokens":[1],"sample":{"temperature":-1}}`, `{"mode":"full","max_new":1,"tokens":[1],"sample":{"stop":[[]]}}`,
+		`{"mode":"export","max_new":1,"tokens":[1]}`,
 		`{"mode":"full","max_new":1,"tokens":[1],"label":"` + strings.Repeat("x", 300) + `"}`} {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
@@ -142,6 +165,7 @@ func TestBadLines(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"tokens":[256,1],"max_new":3,"label":"a","mode":"import","manifest":{"ID":{"Group":"g"}},"deadline_ms":5}`))
 	f.Add([]byte(`{"mode":"adopt","label":"x","max_new":1}`))
+	f.Add([]byte(`{"mode":"full","max_new":1,"tokens":[1],"answer":1,"sample":{"n":2,"top_p":0.5,"temperature":1,"stop":[[1,2]],"logprobs":true}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := front.ParseRequest(b)
 		if err == nil && r.Check() != nil {

@@ -89,7 +89,7 @@ func serve(ctx context.Context, conn net.Conn, e Engine) {
 		case ev.Result != nil:
 			l.Done, l.Result = true, ev.Result
 		default:
-			l.Token = &ev.Token
+			l.Token, l.Logprob = &ev.Token, ev.Logprob
 		}
 		if write(conn, l) != nil || ev.Err != nil || ev.Result != nil {
 			return
