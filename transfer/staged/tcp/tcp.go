@@ -1,0 +1,131 @@
+// Package tcp is the staged.Wire over TCP: chunks travel on a few connections for each
+// peer, TLS 1.3 unless the owner says plain. Who fetches dials.
+//
+// A fetch ends when its bytes are in the chunk, or when nothing reads into it any more: a
+// connection belongs to one goroutine that reads, and what that has begun it ends.
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/transfer/staged"
+)
+
+var (
+	// ErrConfig reports a setting that cannot be used.
+	ErrConfig = errors.New("tcp: bad config")
+	// ErrFrame reports bytes that are not of this protocol.
+	ErrFrame = errors.New("tcp: bad frame")
+)
+
+// Config of a Wire.
+type Config struct {
+	Wire   staged.Incarnation // this wire mover
+	Arena  []byte             // the staging memory, for as long as the Wire lives
+	Chunk  int64              // bytes of a chunk
+	Listen string             // host:port; port 0: any
+	// Server and Client are the TLS of both directions; nil, both: plain TCP, where
+	// anybody who reaches the port may fetch what is offered.
+	Server, Client *tls.Config
+	Conns          int // for each peer; 0: 2
+}
+
+// Wire implements staged.Wire.
+type Wire struct {
+	cfg      Config
+	listener net.Listener
+	ctx      context.Context // ends with Close
+	end      context.CancelFunc
+	work     sync.WaitGroup
+
+	mu      sync.Mutex
+	offers  map[uint64]staged.Exposed
+	peers   map[string]*peer
+	served  map[net.Conn]struct{}
+	stopped bool
+}
+
+var _ staged.Wire = (*Wire)(nil)
+
+// New listens and serves. Close ends it.
+func New(cfg Config) (*Wire, error) {
+	if cfg.Conns == 0 {
+		cfg.Conns = 2
+	}
+	if cfg.Chunk < 1 || int64(len(cfg.Arena)) < cfg.Chunk || cfg.Conns < 1 || cfg.Conns > 64 || (cfg.Server == nil) != (cfg.Client == nil) {
+		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes, %d connections: want TLS for both directions or none, 1 to 64 connections",
+			ErrConfig, cfg.Chunk, len(cfg.Arena), cfg.Conns)
+	}
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("%w: listen: %w", ErrConfig, err)
+	}
+	if cfg.Server != nil {
+		l = tls.NewListener(l, cfg.Server)
+	}
+	w := &Wire{cfg: cfg, listener: l, offers: map[uint64]staged.Exposed{}, peers: map[string]*peer{}, served: map[net.Conn]struct{}{}}
+	w.ctx, w.end = context.WithCancel(context.Background())
+	w.work.Go(w.accept)
+	return w, nil
+}
+
+// Addr implements staged.Wire.
+func (w *Wire) Addr() string { return w.listener.Addr().String() }
+
+// enter keeps a connection for Close.
+func (w *Wire) enter(c net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped || len(w.served) >= maxConns {
+		return false
+	}
+	w.served[c] = struct{}{}
+	return true
+}
+
+func (w *Wire) leave(c net.Conn) {
+	c.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.served, c)
+}
+
+// pause waits before something that failed is tried again.
+func (w *Wire) pause() {
+	t := time.NewTimer(20 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-w.ctx.Done():
+	}
+}
+
+// Close implements staged.Wire.
+func (w *Wire) Close() error {
+	w.mu.Lock()
+	if w.stopped {
+		w.mu.Unlock()
+		w.work.Wait()
+		return nil
+	}
+	w.stopped = true
+	for c := range w.served {
+		c.Close()
+	}
+	peers := w.peers
+	w.peers = nil
+	w.mu.Unlock()
+	w.end()
+	err := w.listener.Close()
+	for _, p := range peers {
+		p.close()
+	}
+	w.work.Wait()
+	return err
+}
