@@ -194,6 +194,8 @@ func (c *connection) explain(err error) error {
 		hint = fmt.Sprintf("is etcd up at %s? baton dev brings one up on this machine", strings.Join(c.cfg.Etcd.Endpoints, ", "))
 	case errors.Is(err, handoff.ErrDenied):
 		hint = fmt.Sprintf("sidecars take certificates of control/NAME or admin/NAME, of their own CA: baton certs show %s says what this one is", c.cfg.TLS.Cert)
+	case errors.Is(err, handoff.ErrInDoubt):
+		hint = "the answer was lost, and the call may have been carried out: the same command again tells"
 	case errors.Is(err, handoff.ErrNotReady), errors.Is(err, handoff.ErrPeer):
 		hint = "its sidecars do not answer; when their processes have ended there is nothing left to stop: discovery forgets them after their TTL"
 	case errors.Is(err, handoff.ErrVersion):

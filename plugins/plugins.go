@@ -21,11 +21,12 @@ import (
 
 // Handoff moves requests. Group names are unique within a cluster. Every call may fail
 // with handoff.ErrGroup (no such group), ErrNotReady (its leader or a rank is missing),
-// ErrPeer (its leader is not reached), ErrDenied, and ErrHost (the plugin ended). Safe for
-// concurrent use.
+// ErrPeer (its leader is not reached), ErrDenied, and ErrHost (the plugin ended). One that
+// changes something is ErrInDoubt too when its answer was lost: it may have been carried
+// out. Safe for concurrent use.
 type Handoff interface {
 	// Import brings a hand-off into group. It returns when that was admitted, or with the
-	// reason why not. handoff.ErrInDoubt: it may have been admitted, Get tells. A call that
+	// reason why not. ErrInDoubt: it may have been admitted, Get tells. A call that
 	// is repeated while the first one goes on is answered with it; after its end it finds
 	// the hand-off taken (ErrTaken, ErrGone), and Get tells by whom.
 	Import(ctx context.Context, group string, m handoff.Import) (handoff.Imported, error)
@@ -34,9 +35,10 @@ type Handoff interface {
 	Get(ctx context.Context, group string, id handoff.ID) (control.Info, error)
 	// List tells what group knows of all hand-offs, a page at a time.
 	List(ctx context.Context, group string, q control.Query) (control.Page, error)
-	// Abort asks to end an import of group.
+	// Abort asks to end an import of group. ErrInDoubt: Get tells.
 	Abort(ctx context.Context, group string, id handoff.ID) error
-	// Release gives up a manifest that nobody will import; id names its group.
+	// Release gives up a manifest that nobody will import; id names its group. ErrInDoubt:
+	// ask again, ErrGone says that it is over.
 	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
 	// Watch yields what happens in group from a cursor on, until ctx ends. It goes on over
 	// a restart of the leader, and yields a control.Gap when anything may have been missed.
@@ -54,7 +56,8 @@ type Reshard interface {
 	Explain(ctx context.Context, q PlanQuery, tokens int32, f Format) ([]byte, error)
 }
 
-// Cluster tells who is there and steers groups. Safe for concurrent use.
+// Cluster tells who is there and steers groups. Its calls fail as those of Handoff do; one
+// that is ErrInDoubt may be asked for again. Safe for concurrent use.
 type Cluster interface {
 	// Groups is the newest view, sorted by pool and name.
 	Groups(ctx context.Context) ([]Group, error)

@@ -45,8 +45,9 @@ type Asker interface {
 // Calls is what an adapter may ask of its group. A sidecar takes at most MaxAsks at once,
 // more fail with handoff.ErrCapacity. Safe for concurrent use.
 type Calls interface {
-	// Import returns when the hand-off was admitted, or with the reason why not. When ctx or
-	// the life ends first it is handoff.ErrInDoubt: the import goes on, Get tells.
+	// Import returns when the hand-off was admitted, or with the reason why not. It goes on
+	// when ctx or the life ends first; then it, Abort and Release fail with
+	// handoff.ErrInDoubt, and Get tells.
 	Import(ctx context.Context, m handoff.Import) (handoff.Imported, error)
 	Get(ctx context.Context, id handoff.ID) (control.Info, error)
 	List(ctx context.Context, q control.Query) (control.Page, error)

@@ -20,8 +20,8 @@ import (
 type effect bool
 
 const (
-	repeatable effect = false // it may be asked again, or changes nothing
-	inDoubt    effect = true  // it may have been done, once
+	nothing effect = false // it only asks
+	inDoubt effect = true  // it may have been done
 )
 
 // ask calls the plugin. Without a deadline in ctx the call has the host's.
@@ -128,5 +128,5 @@ func one[P, V any](ctx context.Context, p *process, open func(context.Context, g
 		p.broke()
 		return false, fmt.Errorf("%w: the watch ended", handoff.ErrHost)
 	}
-	return false, p.failed(ctx, err, repeatable)
+	return false, p.failed(ctx, err, nothing)
 }

@@ -18,7 +18,7 @@ import (
 type clusters struct{ *Host }
 
 func (h clusters) Groups(ctx context.Context) ([]plugins.Group, error) {
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.GroupsResponse, error) {
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.GroupsResponse, error) {
 		return pluginv1.NewClusterClient(c).Groups(ctx, &pluginv1.GroupsRequest{})
 	})
 	if err != nil {
@@ -37,7 +37,7 @@ func (h clusters) Describe(ctx context.Context, group string) (d plugins.Detail,
 	if err := wire.Group(group); err != nil {
 		return d, err
 	}
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.DescribeResponse, error) {
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.DescribeResponse, error) {
 		return pluginv1.NewClusterClient(c).Describe(ctx, &pluginv1.DescribeRequest{Group: group})
 	})
 	if err != nil {
@@ -75,7 +75,7 @@ func (h clusters) Drain(ctx context.Context, group string, resume bool) (control
 	if err := wire.Group(group); err != nil {
 		return control.Drain{}, err
 	}
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.DrainResponse, error) {
+	r, err := ask(ctx, h.Host, inDoubt, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.DrainResponse, error) {
 		return pluginv1.NewClusterClient(c).Drain(ctx, &pluginv1.DrainRequest{Group: group, Resume: resume})
 	})
 	if err != nil {
@@ -88,7 +88,7 @@ func (h clusters) Reset(ctx context.Context, group string) error {
 	if err := wire.Group(group); err != nil {
 		return err
 	}
-	_, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ResetResponse, error) {
+	_, err := ask(ctx, h.Host, inDoubt, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ResetResponse, error) {
 		return pluginv1.NewClusterClient(c).Reset(ctx, &pluginv1.ResetRequest{Group: group})
 	})
 	return err

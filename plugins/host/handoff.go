@@ -36,7 +36,7 @@ func (h handoffs) Get(ctx context.Context, group string, id handoff.ID) (control
 	if err = first(wire.Group(group), err); err != nil {
 		return control.Info{}, err
 	}
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.GetResponse, error) {
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.GetResponse, error) {
 		return pluginv1.NewHandoffClient(c).Get(ctx, &pluginv1.GetRequest{Group: group, Id: p})
 	})
 	if err != nil {
@@ -50,7 +50,7 @@ func (h handoffs) List(ctx context.Context, group string, q control.Query) (cont
 	if err = first(wire.Group(group), err); err != nil {
 		return control.Page{}, err
 	}
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ListResponse, error) {
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ListResponse, error) {
 		return pluginv1.NewHandoffClient(c).List(ctx, &pluginv1.ListRequest{Group: group, List: p})
 	})
 	if err != nil {
@@ -64,7 +64,7 @@ func (h handoffs) Abort(ctx context.Context, group string, id handoff.ID) error 
 	if err = first(wire.Group(group), err); err != nil {
 		return err
 	}
-	_, err = ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.AbortResponse, error) {
+	_, err = ask(ctx, h.Host, inDoubt, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.AbortResponse, error) {
 		return pluginv1.NewHandoffClient(c).Abort(ctx, &pluginv1.AbortRequest{Group: group, Id: p})
 	})
 	return err
@@ -75,7 +75,7 @@ func (h handoffs) Release(ctx context.Context, id handoff.ID, key handoff.Key) e
 	if err = first(wire.Group(id.Group), err); err != nil {
 		return err
 	}
-	_, err = ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ReleaseResponse, error) {
+	_, err = ask(ctx, h.Host, inDoubt, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ReleaseResponse, error) {
 		return pluginv1.NewHandoffClient(c).Release(ctx, &pluginv1.ReleaseRequest{Id: p, Key: key[:]})
 	})
 	return err

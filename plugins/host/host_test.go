@@ -145,7 +145,7 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 // next call has the next plugin.
 func TestPluginDies(t *testing.T) {
 	h, ctx := open(t), bounded(t)
-	doubt := map[string]bool{"import": true, "do": true, "weights": true}
+	doubt := map[string]bool{"import": true, "do": true, "weights": true, "abort": true, "release": true, "drain": true, "reset": true}
 	for call, err := range calls(ctx, h, "exit") {
 		if !errors.Is(err, handoff.ErrHost) || errors.Is(err, handoff.ErrInDoubt) != doubt[call] {
 			t.Errorf("%s: %v", call, err)

@@ -30,7 +30,7 @@ func (h reshards) Plan(ctx context.Context, q plugins.PlanQuery) (plugins.Plan, 
 	if err != nil {
 		return plugins.Plan{}, err
 	}
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.PlanResponse, error) {
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.PlanResponse, error) {
 		return pluginv1.NewReshardClient(c).Plan(ctx, p)
 	})
 	if err != nil {
@@ -45,7 +45,7 @@ func (h reshards) Explain(ctx context.Context, q plugins.PlanQuery, tokens int32
 	if err = first(err, ferr); err != nil {
 		return nil, err
 	}
-	r, err := ask(ctx, h.Host, repeatable, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ExplainResponse, error) {
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.ExplainResponse, error) {
 		return pluginv1.NewReshardClient(c).Explain(ctx, &pluginv1.ExplainRequest{Plan: p, Tokens: tokens, Format: format})
 	})
 	if err == nil && len(r.GetDocument()) > wire.MaxDocument {

@@ -98,15 +98,15 @@ func TestAudit(t *testing.T) {
 // within bounds.
 func TestAuditOfBrokenCalls(t *testing.T) {
 	heard := make(chan control.Audited, 1)
-	w := start(t, control.WithAudit(func(a control.Audited) { heard <- a }))
-	w.block = true
+	svc := stuck{began: make(chan struct{}, 1)}
+	w := serving(t, svc, control.WithAudit(func(a control.Audited) { heard <- a }))
 	ctx, cancel := context.WithCancel(testCtx(t))
 	gone := make(chan error, 1)
 	go func() {
 		_, err := w.dial(t, "baton://control/dev").Import(ctx, handoff.Import{Label: "r1"})
 		gone <- err
 	}()
-	<-w.imports
+	<-svc.began
 	cancel()
 	if a := <-heard; a.Call != "Import" || a.Label != "r1" || a.Err == nil || a.Elapsed <= 0 {
 		t.Errorf("%+v", a)

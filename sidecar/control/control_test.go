@@ -33,15 +33,10 @@ type fake struct {
 	drain    control.Drain
 	asked    []any
 	err      error
-	block    bool
 }
 
-func (f *fake) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
+func (f *fake) Import(_ context.Context, m handoff.Import) (handoff.Imported, error) {
 	f.imports <- m
-	if f.block {
-		<-ctx.Done()
-		return handoff.Imported{}, ctx.Err()
-	}
 	return f.imported, f.err
 }
 func (f *fake) Get(_ context.Context, id handoff.ID) (control.Info, error) {
@@ -94,14 +89,23 @@ type world struct {
 
 func start(t *testing.T, opts ...control.Option) *world {
 	t.Helper()
-	w := &world{fake: &fake{Log: control.NewLog(process, 8), imports: make(chan handoff.Import, 8)}, ca: certtest.New(t)}
+	f := &fake{Log: control.NewLog(process, 8), imports: make(chan handoff.Import, 8)}
+	w := serving(t, f, opts...)
+	w.fake = f
+	return w
+}
+
+// serving is a world with svc in it, and without a fake.
+func serving(t *testing.T, svc control.Service, opts ...control.Option) *world {
+	t.Helper()
+	w := &world{ca: certtest.New(t)}
 	server, _ := w.ca.Configs(t, "baton://c/t/g/0")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(server)))
-	control.Register(s, w.fake, nil, opts...)
+	control.Register(s, svc, nil, opts...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -241,35 +245,6 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	}
 	if _, err := c.Import(ctx, handoff.Import{Label: strings.Repeat("x", 300)}); !errors.Is(err, handoff.ErrBound) {
 		t.Errorf("oversized: %v", err)
-	}
-}
-
-func TestBrokenImportIsInDoubt(t *testing.T) {
-	for name, brk := range map[string]func(*world, context.CancelFunc){
-		"caller gone":  func(_ *world, cancel context.CancelFunc) { cancel() },
-		"sidecar gone": func(w *world, _ context.CancelFunc) { w.stop() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := start(t)
-			w.block = true
-			c := w.dial(t, "baton://control/dev")
-			ctx, cancel := context.WithCancel(testCtx(t))
-			defer cancel()
-			done := make(chan error, 1)
-			go func() {
-				_, err := c.Import(ctx, handoff.Import{Label: "r1"})
-				done <- err
-			}()
-			<-w.imports
-			brk(w, cancel)
-			err := <-done
-			if !errors.Is(err, handoff.ErrInDoubt) {
-				t.Fatalf("got %v", err)
-			}
-			if errors.Is(err, context.Canceled) != (ctx.Err() != nil) {
-				t.Errorf("canceled: %v", err)
-			}
-		})
 	}
 }
 

@@ -95,16 +95,22 @@ func (q *questions) ask(ctx context.Context, p *adapterv1.Question) (_ *adapterv
 	}
 }
 
+// change asks for what changes something: without an answer that is in doubt.
+func (q *questions) change(ctx context.Context, p *adapterv1.Question) (*adapterv1.Answer, error) {
+	a, begun, err := q.ask(ctx, p)
+	if err != nil && a == nil && begun {
+		return nil, fmt.Errorf("%w: %w", handoff.ErrInDoubt, err)
+	}
+	return a, err
+}
+
 func (q *questions) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
 	p, err := codec.ToImport(m)
 	if err != nil {
 		return handoff.Imported{}, err
 	}
-	a, begun, err := q.ask(ctx, &adapterv1.Question{Question: &adapterv1.Question_ImportRequest{ImportRequest: p}})
-	switch {
-	case err != nil && a == nil && begun:
-		return handoff.Imported{}, fmt.Errorf("%w: %w", handoff.ErrInDoubt, err)
-	case err != nil:
+	a, err := q.change(ctx, &adapterv1.Question{Question: &adapterv1.Question_ImportRequest{ImportRequest: p}})
+	if err != nil {
 		return handoff.Imported{}, err
 	}
 	return codec.FromImported(a.GetImported())
@@ -139,7 +145,7 @@ func (q *questions) Abort(ctx context.Context, id handoff.ID) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = q.ask(ctx, &adapterv1.Question{Question: &adapterv1.Question_Abort{Abort: p}})
+	_, err = q.change(ctx, &adapterv1.Question{Question: &adapterv1.Question_Abort{Abort: p}})
 	return err
 }
 
@@ -148,6 +154,6 @@ func (q *questions) Release(ctx context.Context, id handoff.ID, key handoff.Key)
 	if err != nil {
 		return err
 	}
-	_, _, err = q.ask(ctx, &adapterv1.Question{Question: &adapterv1.Question_Release{Release: p}})
+	_, err = q.change(ctx, &adapterv1.Question{Question: &adapterv1.Question_Release{Release: p}})
 	return err
 }

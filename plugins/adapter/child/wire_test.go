@@ -151,11 +151,16 @@ type service struct {
 	waits chan context.Context
 }
 
+// wait tells of a call and answers it, as a sidecar does, when nobody waits any more.
+func (s *service) wait(ctx context.Context) error {
+	s.waits <- ctx
+	<-ctx.Done()
+	return errors.Join(handoff.ErrInDoubt, ctx.Err())
+}
+
 func (s *service) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
 	if s.waits != nil {
-		s.waits <- ctx
-		<-ctx.Done()
-		return handoff.Imported{}, handoff.ErrInDoubt
+		return handoff.Imported{}, s.wait(ctx)
 	}
 	return handoff.Imported{Label: m.Label, ID: m.Manifest.ID, Bytes: 5}, nil
 }
@@ -168,11 +173,17 @@ func (s *service) List(_ context.Context, q control.Query) (control.Page, error)
 	return control.Page{Infos: state.Handoffs, Next: q.Page + "+"}, nil
 }
 
-func (s *service) Abort(_ context.Context, id handoff.ID) error {
+func (s *service) Abort(ctx context.Context, id handoff.ID) error {
+	if s.waits != nil {
+		return s.wait(ctx)
+	}
 	return fmt.Errorf("%w: %v", handoff.ErrUnknown, id)
 }
 
-func (s *service) Release(_ context.Context, _ handoff.ID, k handoff.Key) error {
+func (s *service) Release(ctx context.Context, _ handoff.ID, k handoff.Key) error {
+	if s.waits != nil {
+		return s.wait(ctx)
+	}
 	if k != (handoff.Key{9}) {
 		return handoff.ErrGone
 	}
@@ -224,22 +235,30 @@ func TestAsking(t *testing.T) {
 	}
 }
 
+// changing are the calls that change something.
+func changing(ctx context.Context, calls adapter.Calls) []func() error {
+	return []func() error{
+		func() error { _, err := calls.Import(ctx, handoff.Import{Label: "r"}); return err },
+		func() error { return calls.Abort(ctx, id) },
+		func() error { return calls.Release(ctx, id, handoff.Key{9}) },
+	}
+}
+
 // TestNobodyWaits: the end of a question's ctx reaches the sidecar, and its answer is in doubt.
 func TestNobodyWaits(t *testing.T) {
 	s := &service{waits: make(chan context.Context, 1)}
 	calls, _ := asks(t, s)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		_, err := calls.Import(ctx, handoff.Import{Label: "r"})
-		done <- err
-	}()
-	there := <-s.waits
-	cancel()
-	if err := <-done; !errors.Is(err, handoff.ErrInDoubt) || !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+	for n := range changing(t.Context(), calls) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- changing(ctx, calls)[n]() }()
+		there := <-s.waits
+		cancel()
+		if err := <-done; !errors.Is(err, handoff.ErrInDoubt) || !errors.Is(err, context.Canceled) {
+			t.Errorf("call %d: %v", n, err)
+		}
+		<-there.Done()
 	}
-	<-there.Done()
 	if got, err := calls.Get(t.Context(), id); err != nil || got.ID != id {
 		t.Errorf("the stream is broken: %+v, %v", got, err)
 	}
@@ -250,16 +269,14 @@ func TestEndOfALife(t *testing.T) {
 	s := &service{waits: make(chan context.Context, adapter.MaxAsks)}
 	calls, end := asks(t, s)
 	done := make(chan error, adapter.MaxAsks)
-	for range adapter.MaxAsks {
-		go func() {
-			_, err := calls.Import(context.Background(), handoff.Import{})
-			done <- err
-		}()
+	all := changing(context.Background(), calls)
+	for n := range adapter.MaxAsks {
+		go func() { done <- all[n%len(all)]() }()
 	}
 	for range adapter.MaxAsks {
 		<-s.waits
 	}
-	if err := calls.Abort(t.Context(), id); !errors.Is(err, handoff.ErrCapacity) {
+	if err := calls.Abort(t.Context(), id); !errors.Is(err, handoff.ErrCapacity) || errors.Is(err, handoff.ErrInDoubt) {
 		t.Errorf("beyond the bound: %v", err)
 	}
 	end()
@@ -268,7 +285,7 @@ func TestEndOfALife(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 	}
-	if err := calls.Abort(t.Context(), id); !errors.Is(err, handoff.ErrHost) {
+	if err := calls.Abort(t.Context(), id); !errors.Is(err, handoff.ErrHost) || errors.Is(err, handoff.ErrInDoubt) {
 		t.Errorf("after the end: %v", err)
 	}
 }

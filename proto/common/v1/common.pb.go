@@ -439,7 +439,8 @@ func (Action) EnumDescriptor() ([]byte, []int) {
 // caller can decide by them.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of sentinels, outermost first: "handoff.gone", "transfer.mover".
+	// Names of the sentinels that it is, the one that decides first: "handoff.gone",
+	// "transfer.mover".
 	Names []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
 	// The whole message, for people.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`

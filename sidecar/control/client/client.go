@@ -1,5 +1,6 @@
 // Package client calls a sidecar's control service. Errors are the service's own:
-// errors.Is finds their sentinels.
+// errors.Is finds their sentinels. A call that broke after it was sent is
+// handoff.ErrInDoubt when it changes something, handoff.ErrPeer when it only asks.
 package client
 
 import (
@@ -82,8 +83,8 @@ func failed(ctx context.Context, err, broken error) error {
 	return fmt.Errorf("%w: %w", broken, said)
 }
 
-// Import returns when the hand-off was admitted, or with the reason why not. A call
-// that broke is ErrInDoubt: it may have been admitted, Get tells.
+// Import returns when the hand-off was admitted, or with the reason why not.
+// ErrInDoubt: it may have been admitted, Get tells.
 func (c *Client) Import(ctx context.Context, m handoff.Import) (handoff.Imported, error) {
 	p, err := codec.ToImport(m)
 	if err != nil {
@@ -109,38 +110,39 @@ func (c *Client) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
 	return control.DecodeInfo(r)
 }
 
-// Abort asks to end an import.
+// Abort asks to end an import. ErrInDoubt: it may have been ended, Get tells.
 func (c *Client) Abort(ctx context.Context, id handoff.ID) error {
 	p, err := codec.ToID(id)
 	if err != nil {
 		return err
 	}
 	_, err = c.c.Abort(ctx, &controlv1.AbortRequest{Id: p})
-	return failed(ctx, err, handoff.ErrPeer)
+	return failed(ctx, err, handoff.ErrInDoubt)
 }
 
-// Release gives up a manifest that nobody will import.
+// Release gives up a manifest that nobody will import. ErrInDoubt: ask again, ErrGone says
+// that it is over.
 func (c *Client) Release(ctx context.Context, id handoff.ID, key handoff.Key) error {
 	p, err := codec.ToID(id)
 	if err != nil {
 		return err
 	}
 	_, err = c.c.Release(ctx, &controlv1.ReleaseRequest{Id: p, Key: key[:]})
-	return failed(ctx, err, handoff.ErrPeer)
+	return failed(ctx, err, handoff.ErrInDoubt)
 }
 
 // SetWeightsEpoch tells the group of this leader that its weights are those of epoch from
-// here on. A call that breaks may be repeated.
+// here on. ErrInDoubt: ask again.
 func (c *Client) SetWeightsEpoch(ctx context.Context, epoch uint64) error {
 	_, err := c.c.SetWeightsEpoch(ctx, &controlv1.SetWeightsEpochRequest{Epoch: epoch})
 	return failed(ctx, err, handoff.ErrInDoubt)
 }
 
 // Reset gives up every hand-off of the group of this leader. ErrQuiet names what may still
-// be touched: ask again.
+// be touched: ask again, as after ErrInDoubt.
 func (c *Client) Reset(ctx context.Context) error {
 	_, err := c.c.Reset(ctx, &controlv1.ResetRequest{})
-	return failed(ctx, err, handoff.ErrPeer)
+	return failed(ctx, err, handoff.ErrInDoubt)
 }
 
 // Status describes the sidecar and its group.
@@ -185,12 +187,12 @@ func (c *Client) Do(ctx context.Context, a handoff.Action) error {
 	return failed(ctx, err, handoff.ErrInDoubt)
 }
 
-// Drain stops the intake of the group of this leader, or resumes it. A call that breaks may
-// be repeated.
+// Drain stops the intake of the group of this leader, or resumes it.
+// ErrInDoubt: ask again.
 func (c *Client) Drain(ctx context.Context, resume bool) (control.Drain, error) {
 	r, err := c.c.Drain(ctx, &controlv1.DrainRequest{Resume: resume})
 	if err != nil {
-		return control.Drain{}, failed(ctx, err, handoff.ErrPeer)
+		return control.Drain{}, failed(ctx, err, handoff.ErrInDoubt)
 	}
 	return control.DecodeDrain(r)
 }
