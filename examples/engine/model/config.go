@@ -38,7 +38,8 @@ const (
 type Config struct {
 	Name string
 	// Pattern is one mixer per layer: '*' attention, 'W' attention to the last Sliding
-	// tokens, 'L' latent attention, 'M' Mamba2. An MLP follows each.
+	// tokens, 'L' latent attention, 'M' Mamba2. An MLP follows each. Behind them may
+	// come 'D', the draft layer of multi-token prediction, without an MLP.
 	Pattern string
 	Hidden  int
 
@@ -53,6 +54,7 @@ type Config struct {
 	SSMUnits int
 
 	MLPGroups, MLPColumns int // columns per group
+	Proposals             int // tokens that 'D' drafts at once
 	Seed                  uint64
 }
 
@@ -75,10 +77,22 @@ func MLA(seed uint64) Config { return sized("mla", "LLLL", seed) }
 // SWA is the model whose every other layer attends to a sliding window.
 func SWA(seed uint64) Config { return sized("swa", "W*W*", seed) }
 
+// MTP is the hybrid with a draft layer.
+func MTP(seed uint64) Config { return sized("mtp", "M*M*", seed).WithDrafts(3) }
+
+// WithDrafts is the model with a draft layer that proposes n tokens at once.
+func (c Config) WithDrafts(n int) Config {
+	c.Pattern, c.Proposals = c.Pattern+"D", n
+	return c
+}
+
+// MaxProposals bounds the tokens that are drafted at once.
+const MaxProposals = 8
+
 var named = []struct {
 	name string
 	make func(seed uint64) Config
-}{{"hybrid", Hybrid}, {"attention", Attention}, {"gqa", GQA}, {"mla", MLA}, {"swa", SWA}}
+}{{"hybrid", Hybrid}, {"attention", Attention}, {"gqa", GQA}, {"mla", MLA}, {"swa", SWA}, {"mtp", MTP}}
 
 // Names are the models of ByName, for people.
 func Names() string {
@@ -123,9 +137,12 @@ func (c Config) Check() error {
 	case !divides(c.Groups, c.SSMUnits) || !divides(c.SSMUnits, c.SSMHeads) || c.SSMHeadDim < 1 || c.StateDim < 1 || c.Window < 2:
 		return fmt.Errorf("%w: %d SSM heads in %d units over %d groups, window %d", ErrConfig, c.SSMHeads, c.SSMUnits, c.Groups, c.Window)
 	}
-	for _, m := range c.Pattern {
+	if c.Drafts() && (c.Proposals < 1 || c.Proposals > MaxProposals) {
+		return fmt.Errorf("%w: %d proposals: want 1 to %d", ErrConfig, c.Proposals, MaxProposals)
+	}
+	for _, m := range strings.TrimSuffix(c.Pattern, "D") {
 		if !strings.ContainsRune("*WLM", m) {
-			return fmt.Errorf("%w: mixer %q in pattern %q: want *, W, L or M", ErrConfig, m, c.Pattern)
+			return fmt.Errorf("%w: mixer %q in pattern %q: want *, W, L or M, and D at the end", ErrConfig, m, c.Pattern)
 		}
 	}
 	return nil
@@ -135,12 +152,15 @@ func divides(n, of int) bool { return n > 0 && of > 0 && of%n == 0 }
 
 // The mixers that keep each kind of state.
 const (
-	keepKV     = "*W"
+	keepKV     = "*WD"
 	keepLatent = "L"
 	keepSSM    = "M"
 )
 
-// AttentionLayers counts the layers that keep K and V: '*' and 'W'.
+// Drafts is whether the model has a draft layer.
+func (c Config) Drafts() bool { return strings.HasSuffix(c.Pattern, "D") }
+
+// AttentionLayers counts the layers that keep K and V: '*', 'W' and 'D'.
 func (c Config) AttentionLayers() int { return len(c.at(keepKV)) }
 
 // LatentLayers counts the layers that keep a latent.

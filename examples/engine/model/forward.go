@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ErrState reports state that was read before anybody wrote it, or logits that are
@@ -27,6 +28,7 @@ type Group interface {
 type Seq struct {
 	Blocks []int32 // from token 0
 	Slot   int32   // -1: none
+	Prev   int32   // the token before those that are computed, for a draft layer; -1: none
 }
 
 // block is one residual block of a rank: a layer's mixer or its MLP.
@@ -73,6 +75,20 @@ func (r *Run) out(u, t int) []float32 { return cut(r.part, u*r.n+t, r.m.cfg.Hidd
 // state. On rank 0 it returns the logits after the last token, valid until the next call;
 // on others nil. All ranks call it alike.
 func (r *Run) Forward(seq Seq, tokens []int32, pos int32) ([]float32, error) {
+	logits, err := r.forward(seq, tokens, pos, 1)
+	if err != nil || logits == nil {
+		return nil, err
+	}
+	return logits[0], nil
+}
+
+// Verify is Forward with the logits after each token.
+func (r *Run) Verify(seq Seq, tokens []int32, pos int32) ([][]float32, error) {
+	return r.forward(seq, tokens, pos, len(tokens))
+}
+
+// forward gives the logits after the last tokens.
+func (r *Run) forward(seq Seq, tokens []int32, pos int32, last int) ([][]float32, error) {
 	if err := r.check(seq, tokens, pos); err != nil {
 		return nil, err
 	}
@@ -85,12 +101,15 @@ func (r *Run) Forward(seq Seq, tokens []int32, pos int32) ([]float32, error) {
 			return nil, err
 		}
 	}
+	if r.m.draft != nil {
+		r.m.draft.keep(r, seq, tokens, c.pos)
+	}
 	if after := r.m.part.after; after >= 0 {
 		if err := r.group.Pass(after, r.x); err != nil {
 			return nil, err
 		}
 	}
-	return r.logits()
+	return r.logits(last)
 }
 
 // enter makes the residual: embeddings in the first stage, else what the stage before made.
@@ -115,11 +134,7 @@ func (r *Run) add(b block, c chunk) error {
 	}
 	r.part = size(r.part, b.units()*c.n*h)
 	b.run(r, c)
-	part, units := r.part, b.units()
-	if r.m.part.repeats() {
-		part, units = nil, 0
-	}
-	if err := r.group.Sum(r.m.part.ranks, part, units, r.sum); err != nil {
+	if err := r.sumUp(r.part, r.sum); err != nil {
 		return err
 	}
 	for i, v := range r.sum {
@@ -152,29 +167,47 @@ func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
 	return nil
 }
 
-// logits makes them on the sampler, from the chunk's last token, and brings them to rank 0.
-func (r *Run) logits() ([]float32, error) {
-	sampler := r.m.part.sampler
-	if r.m.rank != 0 && r.m.rank != sampler {
-		return nil, nil
+// sumUp adds the units of the stage's ranks; part is those of this one.
+func (r *Run) sumUp(part, out []float32) error {
+	units := len(part) / len(out)
+	if r.m.part.repeats() {
+		part, units = nil, 0
 	}
-	out := make([]float32, Vocab)
-	if r.m.rank == sampler {
+	return r.group.Sum(r.m.part.ranks, part, units, out)
+}
+
+// logits makes those after the last n tokens on the sampler, and brings them to rank 0.
+func (r *Run) logits(n int) ([][]float32, error) {
+	all := make([]float32, n*int(Vocab))
+	if r.m.head != nil {
 		norm := make([]float32, r.m.cfg.Hidden)
-		rmsNorm(norm, cut(r.x, r.n-1, len(norm)))
-		matVec(out, r.m.head, norm)
-		if sampler != 0 {
-			return nil, r.group.Pass(0, out)
+		for i := range n {
+			rmsNorm(norm, cut(r.x, r.n-n+i, len(norm)))
+			matVec(cut(all, i, int(Vocab)), r.m.head, norm)
 		}
-	} else if err := r.group.Take(sampler, out); err != nil {
+	}
+	if err := r.toFirst(all); err != nil || r.m.rank != 0 {
 		return nil, err
 	}
-	for _, v := range out {
+	for _, v := range all {
 		if v != v || math.IsInf(float64(v), 0) {
 			return nil, ErrState
 		}
 	}
-	return out, nil
+	return slices.Collect(slices.Chunk(all, int(Vocab))), nil
+}
+
+// toFirst brings what the sampler has to rank 0.
+func (r *Run) toFirst(v []float32) error {
+	switch sampler := r.m.part.sampler; {
+	case sampler == 0:
+		return nil
+	case r.m.rank == sampler:
+		return r.group.Pass(0, v)
+	case r.m.rank == 0:
+		return r.group.Take(sampler, v)
+	}
+	return nil
 }
 
 // Greedy is the index of the largest logit, the lowest one of equals.

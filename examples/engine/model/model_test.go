@@ -20,7 +20,7 @@ var seq = model.Seq{Blocks: []int32{9, 2, 14, 0, 5, 11, 3, 7, 1, 8, 6}, Slot: 1}
 const prose = "A sidecar runs beside each GPU of an inference engine and carries its state."
 
 func models(seed uint64) []model.Config {
-	return []model.Config{model.Hybrid(seed), model.Attention(seed), model.GQA(seed), model.MLA(seed), model.SWA(seed)}
+	return []model.Config{model.Hybrid(seed), model.Attention(seed), model.GQA(seed), model.MLA(seed), model.SWA(seed), model.MTP(seed)}
 }
 
 // TestLayoutsAgree holds logits of TP1, TP2 and TP4 to equal bits, at once and in chunks.

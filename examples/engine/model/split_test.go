@@ -10,9 +10,16 @@ import (
 )
 
 // splits are cuts of a model of four layers: by units, by stages, even and uneven, such
-// that a stage has no attention, or no recurrent state, and both at once.
-func splits(_ model.Config) []model.Split {
-	return []model.Split{{TP: 2}, {TP: 4}, {PP: 2}, {PP: 3}, {PP: 4}, {PP: 2, Layers: []int{3, 1}}, {TP: 2, PP: 2}, {TP: 2, PP: 3, Layers: []int{1, 1, 2}}}
+// that a stage has no attention, or no recurrent state, and both at once. A draft layer
+// is in the last stage.
+func splits(c model.Config) []model.Split {
+	all := []model.Split{{TP: 2}, {TP: 4}, {PP: 2}, {PP: 3}, {PP: 4}, {PP: 2, Layers: []int{3, 1}}, {TP: 2, PP: 2}, {TP: 2, PP: 3, Layers: []int{1, 1, 2}}}
+	for _, s := range all {
+		if n := len(s.Layers); n > 0 && c.Drafts() {
+			s.Layers[n-1]++
+		}
+	}
+	return all
 }
 
 // TestSplitsAgree holds logits of every split to equal bits.

@@ -25,6 +25,7 @@ const (
 	kindMLP
 	kindLatent
 	kindLatentHead
+	kindDraft
 )
 
 // Model is one rank's weights. It is read only after New and may be shared.
@@ -32,9 +33,10 @@ type Model struct {
 	cfg    Config
 	part   Part
 	rank   int
-	embed  []float32 // [vocab][hidden], in the first stage
+	embed  []float32 // [vocab][hidden], in the first stage and where tokens are drafted
 	head   []float32 // [vocab][hidden], on the sampler only
 	blocks []block   // a mixer and an MLP for each layer of the stage
+	draft  *draft    // in the last stage of a model that has one
 }
 
 // New makes the weights of one rank: what its own units need, each from the seed, the
@@ -45,7 +47,7 @@ func New(cfg Config, rank int, split Split) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{cfg: cfg, part: part, rank: rank}
-	if part.before < 0 {
+	if part.before < 0 || part.after < 0 && cfg.Drafts() {
 		m.embed = gauss(m.source(kindEmbed, 0, 0), int(Vocab)*cfg.Hidden, 1)
 	}
 	if rank == part.sampler {
@@ -62,6 +64,9 @@ func New(cfg Config, rank int, split Split) (*Model, error) {
 			m.blocks, latent = append(m.blocks, m.makeLatent(i, latent)), latent+1
 		case 'M':
 			m.blocks, ssm = append(m.blocks, m.makeMamba(i, ssm)), ssm+1
+		case 'D':
+			m.draft = m.makeDraft(i, kv)
+			continue
 		}
 		m.blocks = append(m.blocks, m.makeMLP(i))
 	}
