@@ -24,7 +24,7 @@ type devFlags struct {
 
 func (f *devFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,dp=N][,kv=TYPE][,state=TYPE], joined by +")
+	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,pp=N][,layers=A:B][,ep=N][,expt_tp=N][,dp=N][,kv=TYPE][,state=TYPE], joined by +")
 	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: shm")
 	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's `model`: "+model.Names())
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
@@ -68,7 +68,7 @@ func (f *devFlags) check(groups []dev.Group, corrupt string) error {
 		return err
 	}
 	for _, g := range groups {
-		c := engine.Config{Model: m, Group: g.Name, Instance: 1, TP: int(g.TP), Blocks: dev.DefaultBlocks, Slots: dev.DefaultSlots, BlockTokens: f.blockTokens,
+		c := engine.Config{Model: m, Group: g.Name, Instance: 1, TP: int(g.TP), PP: int(g.PP), EP: int(g.EP), ExptTP: int(g.ExptTP), Layers: g.Layers, Blocks: dev.DefaultBlocks, Slots: dev.DefaultSlots, BlockTokens: f.blockTokens,
 			Types: model.Types{KV: g.KV, Conv: g.Conv, SSM: g.SSM}}
 		if g.Role == discovery.Decode {
 			c.Corrupt = engine.Corrupt(corrupt)

@@ -25,7 +25,8 @@ import (
 type engineFlags struct {
 	group, instance, runDir, rendezvous, front, model, corrupt string
 	kv, conv, ssm                                              string
-	rank, tp                                                   int
+	rank                                                       int
+	split                                                      model.Split
 	blocks, slots, blockTokens                                 int32
 	seed                                                       uint64
 	poison                                                     bool
@@ -47,7 +48,11 @@ sidecar and serves whole requests only.`,
 	fs.StringVar(&f.group, "group", "", "name of the group, as its sidecars have it")
 	fs.StringVar(&f.instance, "instance", "", "random `hex` number of this launch, equal on all ranks")
 	fs.IntVar(&f.rank, "rank", 0, "rank within the group")
-	fs.IntVar(&f.tp, "tp", 1, "ranks of the group")
+	fs.IntVar(&f.split.TP, "tp", 1, "ranks that cut every layer")
+	fs.IntVar(&f.split.PP, "pp", 1, "stages of layers")
+	fs.IntSliceVar(&f.split.Layers, "layers", nil, "layers of each stage (default: evenly)")
+	fs.IntVar(&f.split.EP, "ep", 1, "ranks over which experts are spread; the group has tp·pp·ep·expt-tp")
+	fs.IntVar(&f.split.ExptTP, "expt-tp", 1, "ranks that cut every expert")
 	fs.StringVar(&f.runDir, "run-dir", "", "run `directory` of this rank's sidecar")
 	fs.StringVar(&f.rendezvous, "rendezvous", "", "`directory` where the ranks of the group meet")
 	fs.StringVar(&f.front, "front", "", "unix `socket` on which rank 0 takes requests")
@@ -88,7 +93,8 @@ func (f *engineFlags) config() (engine.Config, error) {
 	if err != nil {
 		return engine.Config{}, err
 	}
-	return engine.Config{Model: m, Group: f.group, Instance: handoff.Instance(n), Rank: f.rank, TP: f.tp,
+	return engine.Config{Model: m, Group: f.group, Instance: handoff.Instance(n), Rank: f.rank,
+		TP: f.split.TP, PP: f.split.PP, EP: f.split.EP, ExptTP: f.split.ExptTP, Layers: f.split.Layers,
 		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, Types: types, Poison: f.poison,
 		Corrupt: engine.Corrupt(f.corrupt), Profiles: f.runDir}, nil
 }

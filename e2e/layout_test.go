@@ -21,13 +21,18 @@ const (
 // and the whole per-request state in fp32. No layout appears in it.
 func bytesOf(m model.Config, tokens int) int64 {
 	kv := m.AttentionLayers() * 2 * m.KVHeads * m.HeadDim * 2
-	return int64(tokens*kv + slotBytes(m, 1))
+	channels := m.SSMHeads*m.SSMHeadDim + 2*m.Groups*m.StateDim
+	return int64(tokens*kv + m.SSMLayers()*(channels*m.Window+m.SSMHeads*m.SSMHeadDim*m.StateDim)*4)
 }
 
-// slotBytes is one request's state on a rank of tp.
-func slotBytes(m model.Config, tp int) int {
-	channels := m.SSMHeads*m.SSMHeadDim + 2*m.Groups*m.StateDim
-	return m.SSMLayers() * (channels*m.Window + m.SSMHeads*m.SSMHeadDim*m.StateDim) * 4 / tp
+// part is what a rank holds of the model.
+func (w *world) part(g *dev.Running, rank int) model.Part {
+	w.t.Helper()
+	p, err := w.model.Cut(rank, model.Split{TP: int(g.TP), PP: int(g.PP), EP: int(g.EP), ExptTP: int(g.ExptTP), Layers: g.Layers})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
 }
 
 func TestLayouts(t *testing.T) {
@@ -51,6 +56,23 @@ func TestLayouts(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStages: ranks that have some of the layers take those alone, from whoever has them.
+func TestStages(t *testing.T) {
+	w := up(t, "tp=2,pp=2,role=prefill+pp=3,layers=1:1:2,role=decode", "hybrid")
+	for i, n := range []int{1, block, 5*block + 3} {
+		label := fmt.Sprintf("%d tokens", n)
+		if m, want := w.handoff(label, prompt(i+3, n)), bytesOf(w.model, n); m.Bytes != want || m.Cached != 0 {
+			t.Errorf("%s: moved %d bytes, %d tokens cached, want %d and 0", label, m.Bytes, m.Cached, want)
+		}
+	}
+	w.sharedPrefix()
+	w.shardSizes()
+	w.onlyMoversMap()
+	for _, g := range w.Groups {
+		w.allFree(g, poolBlocks, poolSlots)
 	}
 }
 
@@ -79,9 +101,12 @@ func (w *world) shardSizes() {
 	w.t.Helper()
 	m := w.model
 	for _, g := range w.Groups {
-		kv := int64(poolBlocks * block * m.AttentionLayers() * 2 * m.KVHeads * m.HeadDim * 2 / int(g.TP))
-		state := int64(poolSlots * slotBytes(m, int(g.TP)))
 		for n, k := range g.Ranks {
+			p := w.part(g, n)
+			kv := int64(poolBlocks*block*2*m.HeadDim*2) * int64(p.Attention.Len()*p.KV.Len())
+			heads := int(p.Heads.Len()) * m.SSMHeads / m.SSMUnits * m.SSMHeadDim
+			channels := heads + 2*int(p.Groups.Len())*m.StateDim
+			state := int64(poolSlots*4*(channels*m.Window+heads*m.StateDim)) * int64(p.SSM.Len())
 			if k.Engine.KVBytes != kv || k.Engine.State != state {
 				w.t.Errorf("%s/%d says %d bytes of KV and %d of state, want %d and %d", g.Name, n, k.Engine.KVBytes, k.Engine.State, kv, state)
 			}
@@ -150,7 +175,7 @@ func (w *world) onlyMoversMap() {
 			got := mapped(w.t, k.Sidecar.MoverPID)
 			want := map[string]bool{own: true}
 			if g.Role == discovery.Decode {
-				for _, src := range sources(w.prefill, g, n) {
+				for _, src := range w.sources(w.prefill, g, n) {
 					want[src] = true
 				}
 			}
@@ -161,12 +186,16 @@ func (w *world) onlyMoversMap() {
 	}
 }
 
-// sources are the prefill ranks that hold heads of a decode rank.
-func sources(src, dst *dev.Running, rank int) (names []string) {
-	for s := range int(src.TP) {
-		// Fractions of the heads: [s, s+1)/src.TP meets [rank, rank+1)/dst.TP.
-		if s*int(dst.TP) < (rank+1)*int(src.TP) && rank*int(src.TP) < (s+1)*int(dst.TP) {
-			names = append(names, fmt.Sprintf("%s-%d", src.Name, s))
+// sources are the prefill ranks that hold something of a decode rank's.
+func (w *world) sources(src, dst *dev.Running, rank int) (names []string) {
+	w.t.Helper()
+	d := w.part(dst, rank)
+	for r := range src.Ranks {
+		s := w.part(src, r)
+		kv := !s.Attention.Intersect(d.Attention).Empty() && !s.KV.Intersect(d.KV).Empty()
+		ssm := !s.SSM.Intersect(d.SSM).Empty() && !s.Heads.Intersect(d.Heads).Empty()
+		if kv || ssm {
+			names = append(names, fmt.Sprintf("%s-%d", src.Name, r))
 		}
 	}
 	return names

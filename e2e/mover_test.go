@@ -105,7 +105,7 @@ func moverCopies(t *testing.T, w *world) {
 	}()
 	w.next(ch, events.Moving, "a")
 	// Fresh memory is poisoned, and so are blocks as they are handed out again.
-	state := poolSlots * slotBytes(w.model, 1) / 4
+	state := poolSlots * int(bytesOf(w.model, 0)) / 4
 	kv := func(blocks int) int { return int(bytesOf(w.model, blocks*block)-bytesOf(w.model, 0)) / 2 }
 	if want, got := kv(poolBlocks)+state, nans(t, k.Engine.PID); got != want {
 		t.Errorf("the destination holds %d NaN before the copy, want all of its %d elements", got, want)
@@ -119,7 +119,7 @@ func moverCopies(t *testing.T, w *world) {
 		t.Fatal(r.err)
 	}
 	w.equal("a", p, r.tokens)
-	if most, got := kv(poolBlocks-4)+state-slotBytes(w.model, 1)/4, nans(t, k.Engine.PID); got > most {
+	if most, got := kv(poolBlocks-4)+state-int(bytesOf(w.model, 0))/4, nans(t, k.Engine.PID); got > most {
 		t.Errorf("the destination holds %d NaN after the copy, want at most %d", got, most)
 	}
 }
@@ -169,7 +169,7 @@ func TestMoverKilled(t *testing.T) {
 	}
 	w.equal("again", p, m.tokens)
 	w.handoff("later", prompt(4, 50))
-	want := append(sources(w.prefill, w.decode, 1), w.decode.Name+"-1")
+	want := append(w.sources(w.prefill, w.decode, 1), w.decode.Name+"-1")
 	for name := range mapped(t, int(st.MoverPID)) {
 		if !slices.Contains(want, name) {
 			t.Errorf("the new mover maps %s", name)

@@ -48,7 +48,7 @@ func attachLoad(ctx context.Context, g *dev.Running, rank int32, dir string) (*l
 	shard := layout.Shard{Rank: layout.Rank(rank), Box: layout.Box{Layers: layout.Span{Hi: 1}, Units: layout.Span{Hi: 2}}, Rows: loadTokens, Items: blocks,
 		DType: layout.BF16, View: layout.View{Layer: blocks * block, Item: block, Row: 256, Unit: 128, Elem: 2}}
 	c, err := client.Dial(ctx, client.Config{Dir: dir, Files: []int{fd}, Attach: handoff.Attach{
-		Group: g.Name, Instance: handoff.Instance(g.Instance), Rank: layout.Rank(rank), Ranks: g.TP,
+		Group: g.Name, Instance: handoff.Instance(g.Instance), Rank: layout.Rank(rank), Ranks: g.Size(),
 		Model: handoff.ModelIdentity{Name: "load", Layout: m}, Shards: []layout.Shard{shard},
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: blocks * block}},
 		Capacity: handoff.Capacity{Blocks: blocks, BlockTokens: loadTokens}, Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}})

@@ -317,10 +317,16 @@ func types(g dev.Group) model.Types {
 	return model.Types{KV: g.KV, Conv: g.Conv, SSM: g.SSM}.WithDefaults()
 }
 
+// split is how a group's ranks divide the model.
+func split(g dev.Group) model.Split {
+	return model.Split{TP: int(g.TP), PP: int(g.PP), EP: int(g.EP), ExptTP: int(g.ExptTP), Layers: g.Layers}
+}
+
 // closedForm is what must move into dst for tokens of a prompt that are not in its cache:
 // their K and V or latents, and the whole per-request state, as dst stores them. The
 // prefill layout does not appear in it. Of the decode layout only that a latent is whole
-// on every rank, and a KV head or a group on several when there are more ranks.
+// on every rank of its stage, a KV head or a group on several when there are more ranks,
+// and all of it on each rank that holds other experts.
 func closedForm(m model.Config, dst dev.Group, tokens int) int64 {
 	t, tp := types(dst), int(dst.TP)
 	kv := m.AttentionLayers() * 2 * max(m.KVHeads, tp) * m.HeadDim
@@ -328,5 +334,6 @@ func closedForm(m model.Config, dst dev.Group, tokens int) int64 {
 	channels := m.SSMHeads*m.SSMHeadDim + 2*max(m.Groups, tp)*m.StateDim
 	conv := m.SSMLayers() * channels * m.Window
 	ssm := m.SSMLayers() * m.SSMHeads * m.SSMHeadDim * m.StateDim
-	return int64(tokens*(kv+latent))*t.KV.Size() + int64(conv)*t.Conv.Size() + int64(ssm)*t.SSM.Size()
+	copies := int64(max(dst.EP, 1) * max(dst.ExptTP, 1))
+	return copies * (int64(tokens*(kv+latent))*t.KV.Size() + int64(conv)*t.Conv.Size() + int64(ssm)*t.SSM.Size())
 }

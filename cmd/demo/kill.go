@@ -19,7 +19,7 @@ func (o Options) victim() (group int, rank int32, err error) {
 	name, num, _ := strings.Cut(o.Kill, "/")
 	group = slices.IndexFunc(o.Dev.Groups, func(g dev.Group) bool { return g.Name == name })
 	n, err := strconv.ParseInt(num, 10, 32)
-	if group < 0 || err != nil || n < 0 || int32(n) >= o.Dev.Groups[group].TP {
+	if group < 0 || err != nil || n < 0 || int32(n) >= o.Dev.Groups[group].Size() {
 		return 0, 0, fmt.Errorf("%w: --kill %q: want GROUP/RANK of a rank that is started, such as %s/0", ErrOptions, o.Kill, o.Dev.Groups[0].Name)
 	}
 	return group, int32(n), nil

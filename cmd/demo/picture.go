@@ -7,7 +7,6 @@ import (
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/transfer/layout"
-	"github.com/batonkv/baton/transfer/layout/parallel"
 	"github.com/batonkv/baton/transfer/planview"
 	"github.com/batonkv/baton/transfer/reshard"
 )
@@ -16,7 +15,7 @@ import (
 func (d *demo) printPicture(out io.Writer, r row) error {
 	shards := func(g dev.Group) ([]layout.Shard, error) {
 		sizes := model.Sizes{Blocks: d.opt.Dev.Blocks, Slots: d.opt.Dev.Slots, BlockTokens: d.opt.Dev.BlockTokens, Types: types(g)}
-		return d.model.Desc().Shards(parallel.Cut{TP: g.TP}, sizes.Geometry())
+		return d.model.AllShards(split(g), sizes)
 	}
 	src, err := shards(r.src.Group)
 	if err != nil {

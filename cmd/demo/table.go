@@ -73,7 +73,7 @@ func (d *demo) verdict(out io.Writer, rows []row) error {
 	names := func(groups []*dev.Running) string {
 		var cuts []string
 		for _, g := range groups {
-			cut := fmt.Sprintf("%s TP=%d", g.Name, g.TP)
+			cut := fmt.Sprintf("%s %v", g.Name, split(g.Group))
 			if g.Typed() {
 				cut += fmt.Sprintf(" (%v)", types(g.Group))
 			}

@@ -212,7 +212,7 @@ func (c *Cluster) certificates() (*certs.Identified, error) {
 		return ca.Leaf(certs.LeafConfig{Identity: id, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, At: now})
 	}
 	for _, g := range c.opt.Groups {
-		for r := range g.TP {
+		for r := range g.Size() {
 			pair, err := leaf(certs.SidecarID(cluster, tenant, g.Name, r))
 			if err != nil {
 				return nil, err
@@ -242,7 +242,7 @@ func (c *Cluster) certFiles(g Group, rank int32) (cert, key string) {
 func (c *Cluster) groups(ctx context.Context) error {
 	for _, g := range c.opt.Groups {
 		r := &Running{Group: g, Instance: rand.Uint64() | 1}
-		for rank := range g.TP {
+		for rank := range g.Size() {
 			k := &Rank{}
 			var err error
 			if k.sidecar, err = c.startSidecar(g, rank); err != nil {
@@ -308,7 +308,7 @@ func rankName(g Group, rank int32) string { return g.Name + "." + strconv.Itoa(i
 // longest is the longest rankName of the groups.
 func longest(groups []Group) (name string) {
 	for _, g := range groups {
-		if n := rankName(g, g.TP-1); len(n) > len(name) {
+		if n := rankName(g, g.Size()-1); len(n) > len(name) {
 			name = n
 		}
 	}

@@ -15,7 +15,7 @@ func (c *Cluster) Print(w io.Writer) {
 	fmt.Fprintln(t, "group\trank\tsidecar\tpid\tmetrics\tmover\tengine\tKV\tstate\tfront")
 	for _, g := range c.Groups {
 		for n, k := range g.Ranks {
-			fmt.Fprintf(t, "%s\t%d of %d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", g.Name, n, g.TP, k.Sidecar.Addr, k.Sidecar.PID, k.Sidecar.Metrics,
+			fmt.Fprintf(t, "%s\t%d of %d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\t%s\n", g.Name, n, g.Size(), k.Sidecar.Addr, k.Sidecar.PID, k.Sidecar.Metrics,
 				k.Sidecar.MoverPID, k.Engine.PID, planview.Size(k.Engine.KVBytes), planview.Size(k.Engine.State), k.Engine.Front)
 		}
 	}

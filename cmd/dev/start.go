@@ -114,6 +114,7 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 		"--rank", strconv.Itoa(int(rank)), "--tp", strconv.Itoa(int(g.TP)), "--run-dir", runDir, "--rendezvous", meet,
 		"--model", o.Model, "--seed", strconv.FormatUint(o.Seed, 10), "--blocks", strconv.Itoa(int(o.Blocks)),
 		"--slots", strconv.Itoa(int(o.Slots)), "--block-tokens", strconv.Itoa(int(o.BlockTokens)), "--log-level", o.LogLevel, "--log-format", o.LogFormat}
+	args = append(args, g.split()...)
 	if rank == 0 {
 		args = append(args, "--front", filepath.Join(meet, "front.sock"))
 	}
@@ -133,4 +134,20 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 		return nil, fmt.Errorf("engine %s/%d: %w", g.Name, rank, err)
 	}
 	return child, nil
+}
+
+// split is the flags that say how the group's ranks divide the model, tp aside.
+func (g Group) split() (args []string) {
+	for _, k := range []struct {
+		flag string
+		n    int32
+	}{{"--pp", g.PP}, {"--ep", g.EP}, {"--expt-tp", g.ExptTP}} {
+		if k.n > 1 {
+			args = append(args, k.flag, strconv.Itoa(int(k.n)))
+		}
+	}
+	for _, n := range g.Layers {
+		args = append(args, "--layers", strconv.Itoa(n))
+	}
+	return args
 }

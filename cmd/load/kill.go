@@ -37,7 +37,7 @@ func (d *driver) killer(ctx context.Context, finished <-chan struct{}) {
 			}
 		}
 		g := d.groups[rnd.IntN(len(d.groups))]
-		rank, kill := rnd.Int32N(g.TP), d.killMover
+		rank, kill := rnd.Int32N(g.Size()), d.killMover
 		if rnd.IntN(movers+sidecars) < sidecars {
 			sidecars, kill = sidecars-1, d.killSidecar
 		} else {

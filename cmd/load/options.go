@@ -98,6 +98,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --inference-shards: want a prefill and a decode group, such as tp=2,role=prefill+tp=1,role=decode", ErrOptions)
 	case slices.ContainsFunc(o.Dev.Groups, dev.Group.Typed):
 		return fmt.Errorf("%w: --inference-shards: kv, state, conv and ssm: these engines compute no model, and keep bytes of one kind: leave them out", ErrOptions)
+	case slices.ContainsFunc(o.Dev.Groups, func(g dev.Group) bool { return g.Size() != g.TP || g.Layers != nil }):
+		return fmt.Errorf("%w: --inference-shards: pp, ep, expt_tp and layers: these engines compute no model: give tp alone", ErrOptions)
 	case o.Requests < 1 || o.Requests > maxRequests:
 		return fmt.Errorf("%w: --requests %d: want 1 to %d", ErrOptions, o.Requests, maxRequests)
 	case o.AtOnce < 1 || o.AtOnce > maxAtOnce:

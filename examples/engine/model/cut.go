@@ -27,9 +27,17 @@ func (s Split) experts() int { return max(s.EP, 1) * max(s.ExptTP, 1) }
 func (s Split) Sampler() int { return s.Ranks() - s.stageRanks() }
 
 func (s Split) String() string {
-	out := fmt.Sprintf("tp=%d,pp=%d,ep=%d,expt_tp=%d", max(s.TP, 1), max(s.PP, 1), max(s.EP, 1), max(s.ExptTP, 1))
+	out := fmt.Sprintf("TP=%d", max(s.TP, 1))
+	for _, k := range []struct {
+		name string
+		n    int
+	}{{"PP", s.PP}, {"EP", s.EP}, {"ExptTP", s.ExptTP}} {
+		if k.n > 1 {
+			out += fmt.Sprintf(" %s=%d", k.name, k.n)
+		}
+	}
 	if s.Layers != nil {
-		out += fmt.Sprintf(",layers=%d", s.Layers)
+		out += fmt.Sprintf(" layers=%d", s.Layers)
 	}
 	return out
 }
