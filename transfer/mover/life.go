@@ -40,13 +40,16 @@ type life struct {
 	writing bool    // the writer has frames in hand: what comes now goes behind them
 	scratch []byte  // of sendNow
 	calls   map[uint64]*call
-	tickets map[uint64]*ticket
+	tickets map[uint64]settler
 	nextID  uint64 // of requests and pulls
 	links   uint32 // numbers given to links
 	dead    bool   // exit seen: nothing is added any more
 	killed  error
 	ended   bool // hangUp was called: an end of the stream is orderly
 }
+
+// settler is what an answer, or the exit, ends.
+type settler interface{ settle(n int64, err error) }
 
 // call is a request that waits for its answer.
 type call struct {
@@ -55,14 +58,16 @@ type call struct {
 }
 
 // spawnChild starts a process and waits for its hello.
-func spawnChild(cmd *exec.Cmd, cfg Config) (*life, error) {
+func spawnChild(cmd *exec.Cmd, cfg Config, first frame) (*life, error) {
 	theirs, ours, err := socketPair()
 	if err != nil {
+		closeFDs(first.fds)
 		return nil, err
 	}
 	conn, err := fileConn(ours)
 	if err != nil {
 		theirs.Close()
+		closeFDs(first.fds)
 		return nil, err
 	}
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -70,6 +75,7 @@ func spawnChild(cmd *exec.Cmd, cfg Config) (*life, error) {
 	theirs.Close()
 	if err != nil {
 		conn.Close()
+		closeFDs(first.fds)
 		return nil, fmt.Errorf("mover: %w", err)
 	}
 	return begin(&life{pid: c.PID(), conn: conn, end: c.Kill, exited: c.Exited(), status: func() error {
@@ -77,7 +83,7 @@ func spawnChild(cmd *exec.Cmd, cfg Config) (*life, error) {
 			return fmt.Errorf("%v; it said:\n%s", orExited(err), said)
 		}
 		return c.Err()
-	}}, cfg)
+	}}, cfg, first)
 }
 
 func orExited(err error) string {
@@ -87,8 +93,8 @@ func orExited(err error) string {
 	return err.Error()
 }
 
-// spawnLocal serves the other end on a goroutine, which ends with the connection.
-func spawnLocal(c transfer.Copier, cfg Config) (*life, error) {
+// spawnLocal has the other end served on a goroutine, which ends with the connection.
+func spawnLocal(serve func(conn *net.UnixConn, stop <-chan struct{}) error, cfg Config, first frame) (*life, error) {
 	theirs, ours, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -107,25 +113,26 @@ func spawnLocal(c transfer.Copier, cfg Config) (*life, error) {
 	var how error
 	go func() {
 		defer close(exited)
-		how = serve(other, c, true, stop, nil)
+		how = serve(other, stop)
 	}()
 	return begin(&life{pid: os.Getpid(), conn: conn, end: sync.OnceFunc(func() { close(stop) }),
-		exited: exited, status: func() error { return how }}, cfg)
+		exited: exited, status: func() error { return how }}, cfg, first)
 }
 
-// begin waits for the child's hello and starts what serves it.
-func begin(l *life, cfg Config) (*life, error) {
+// begin waits for the child's hello and starts what serves it. first goes before all else.
+func begin(l *life, cfg Config, first frame) (*life, error) {
 	l.reader = newFrameReader(l.conn)
 	var err error
 	if l.raw, err = l.conn.SyscallConn(); err != nil {
 		l.end()
 		<-l.exited
 		l.conn.Close()
+		closeFDs(first.fds)
 		return nil, fmt.Errorf("mover: socket: %w", err)
 	}
 	l.most = 2*cfg.MaxOpen + 64 // a template and a job for each ticket, and some requests
 	l.wake, l.gone, l.withdrawn = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	l.calls, l.tickets = map[uint64]*call{}, map[uint64]*ticket{}
+	l.calls, l.tickets = map[uint64]*call{}, map[uint64]settler{}
 	ctx, stop := context.WithTimeout(context.Background(), cfg.StartTimeout)
 	defer stop()
 	cut := context.AfterFunc(ctx, func() { l.conn.Close() })
@@ -138,14 +145,14 @@ func begin(l *life, cfg Config) (*life, error) {
 		<-l.exited
 		l.conn.Close()
 		l.reader.close()
+		closeFDs(first.fds)
 		if errors.Is(err, io.EOF) {
 			err = errors.New("it exited before it served")
 		}
 		return nil, fmt.Errorf("%w: pid %d: %w: %v", transfer.ErrMover, l.pid, err, orExited(l.status()))
 	}
-	s := settings{uint32(cfg.MaxOpen), uint32(cfg.Workers)}
 	l.mu.Lock()
-	l.push(frame{kind: kindConfig, body: s.append(nil)})
+	l.push(first)
 	l.mu.Unlock()
 	read, written := make(chan error, 1), make(chan struct{})
 	go func() { read <- l.read() }()
@@ -339,15 +346,21 @@ func (l *life) cancel(id uint64) {
 	}
 }
 
-// do sends f, whose descriptors it owns, and waits for the answer. When ctx ends
-// first and the answer turns out to be yes, undo is sent.
+// do is ask for an answer that says no more than yes or why not.
 func (l *life) do(ctx context.Context, f frame, undo *frame) error {
+	_, err := l.ask(ctx, f, undo)
+	return err
+}
+
+// ask sends f, whose descriptors it owns, and waits for the answer. When ctx ends
+// first and the answer turns out to be yes, undo is sent.
+func (l *life) ask(ctx context.Context, f frame, undo *frame) (int64, error) {
 	c := &call{answer: make(chan answer, 1)}
 	l.mu.Lock()
 	if err := l.room(); err != nil {
 		l.mu.Unlock()
 		closeFDs(f.fds)
-		return err
+		return 0, err
 	}
 	l.nextID++
 	f.id = l.nextID
@@ -356,7 +369,7 @@ func (l *life) do(ctx context.Context, f frame, undo *frame) error {
 	l.mu.Unlock()
 	select {
 	case a := <-c.answer:
-		return a.err
+		return a.bytes, a.err
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
@@ -364,7 +377,8 @@ func (l *life) do(ctx context.Context, f frame, undo *frame) error {
 	c.undo = undo
 	l.mu.Unlock()
 	if !waiting { // the answer was faster than ctx
-		return (<-c.answer).err
+		a := <-c.answer
+		return a.bytes, a.err
 	}
-	return context.Cause(ctx)
+	return 0, context.Cause(ctx)
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os/exec"
 	"sync"
 	"time"
@@ -79,6 +80,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// first tells a child what it needs to know before all else.
+func (c Config) first() frame {
+	s := settings{uint32(c.MaxOpen), uint32(c.Workers)}
+	return frame{kind: kindConfig, body: s.append(nil)}
+}
+
 // Check reports a Config that Start refuses.
 func (c Config) Check() error {
 	switch d := c.withDefaults(); {
@@ -124,7 +131,7 @@ func Start(cfg Config) (*Mover, error) {
 	m.spawn = func() (*life, error) {
 		cmd := exec.Command(cfg.Command[0], cfg.Command[1:]...)
 		cmd.Env, cmd.Stderr = cfg.Env, cfg.Stderr
-		return spawnChild(cmd, m.cfg)
+		return spawnChild(cmd, m.cfg, m.cfg.first())
 	}
 	return m.start()
 }
@@ -137,7 +144,11 @@ func InProcess(cfg Config, c transfer.Copier) (*Mover, error) {
 		return nil, err
 	}
 	m := newMover(cfg)
-	m.spawn = func() (*life, error) { return spawnLocal(c, m.cfg) }
+	m.spawn = func() (*life, error) {
+		return spawnLocal(func(conn *net.UnixConn, stop <-chan struct{}) error {
+			return serve(conn, c, true, stop, nil)
+		}, m.cfg, m.cfg.first())
+	}
 	return m.start()
 }
 

@@ -36,6 +36,11 @@ func TestMain(m *testing.M) {
 	case "broken":
 		fmt.Fprintln(os.Stderr, "no such library")
 		os.Exit(1)
+	case "wire":
+		if err := ServeWire(context.Background(), lifeline.FirstExtra, openTCP); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	case "mute":
 		<-lifeline.Watch()
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/batonkv/baton/transfer/direct"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/staged"
 )
 
 // The protocol of the socket pair: frames, little endian, each
@@ -43,6 +44,12 @@ const (
 	kindPull                       // u32 link, u32 slot, job
 	kindCancel                     // id of a pull; no answer
 	kindAnswer                     // mover: status
+	// Of a wire mover:
+	kindSetup    // sidecar, first: setup, and the arena's descriptor
+	kindListen   // answered with the port
+	kindOffer    // staged.Exposed
+	kindWithdraw // id of an offer; no answer
+	kindFetch    // staged.Fetching
 )
 
 // errWire reports bytes that are no frame of this protocol: the two ends differ.
@@ -222,6 +229,24 @@ func (r *reader) table(out []int32, n uint32) []int32 {
 		out = append(out, int32(le.Uint32(b)))
 	}
 	return out
+}
+
+// appendChunk is an offer, or what a fetch has in common with one.
+func appendChunk(b []byte, offer uint64, chunk int32, bytes int64) []byte {
+	return le.AppendUint64(le.AppendUint32(le.AppendUint64(b, offer), uint32(chunk)), uint64(bytes))
+}
+
+func (r *reader) exposed() staged.Exposed {
+	return staged.Exposed{Offer: r.u64(), Chunk: int32(r.u32()), Bytes: int64(r.u64())}
+}
+
+func appendFetching(b []byte, f staged.Fetching) []byte {
+	return appendText(le.AppendUint64(appendChunk(b, f.Offer, f.Chunk, f.Bytes), uint64(f.Of)), f.Addr)
+}
+
+func (r *reader) fetching() staged.Fetching {
+	e := r.exposed()
+	return staged.Fetching{Offer: e.Offer, Chunk: e.Chunk, Bytes: e.Bytes, Of: staged.Incarnation(r.u64()), Addr: r.text()}
 }
 
 // sentinels cross the border by their index, which is only ever appended to.
