@@ -58,16 +58,14 @@ type call struct {
 }
 
 // spawnChild starts a process and waits for its hello.
-func spawnChild(cmd *exec.Cmd, cfg Config, first frame) (*life, error) {
+func spawnChild(cmd *exec.Cmd, cfg Config) (*life, error) {
 	theirs, ours, err := socketPair()
 	if err != nil {
-		closeFDs(first.fds)
 		return nil, err
 	}
 	conn, err := fileConn(ours)
 	if err != nil {
 		theirs.Close()
-		closeFDs(first.fds)
 		return nil, err
 	}
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -75,7 +73,6 @@ func spawnChild(cmd *exec.Cmd, cfg Config, first frame) (*life, error) {
 	theirs.Close()
 	if err != nil {
 		conn.Close()
-		closeFDs(first.fds)
 		return nil, fmt.Errorf("mover: %w", err)
 	}
 	return begin(&life{pid: c.PID(), conn: conn, end: c.Kill, exited: c.Exited(), status: func() error {
@@ -83,7 +80,7 @@ func spawnChild(cmd *exec.Cmd, cfg Config, first frame) (*life, error) {
 			return fmt.Errorf("%v; it said:\n%s", orExited(err), said)
 		}
 		return c.Err()
-	}}, cfg, first)
+	}}, cfg)
 }
 
 func orExited(err error) string {
@@ -94,7 +91,7 @@ func orExited(err error) string {
 }
 
 // spawnLocal has the other end served on a goroutine, which ends with the connection.
-func spawnLocal(serve func(conn *net.UnixConn, stop <-chan struct{}) error, cfg Config, first frame) (*life, error) {
+func spawnLocal(serve func(conn *net.UnixConn, stop <-chan struct{}) error, cfg Config) (*life, error) {
 	theirs, ours, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -116,18 +113,17 @@ func spawnLocal(serve func(conn *net.UnixConn, stop <-chan struct{}) error, cfg 
 		how = serve(other, stop)
 	}()
 	return begin(&life{pid: os.Getpid(), conn: conn, end: sync.OnceFunc(func() { close(stop) }),
-		exited: exited, status: func() error { return how }}, cfg, first)
+		exited: exited, status: func() error { return how }}, cfg)
 }
 
-// begin waits for the child's hello and starts what serves it. first goes before all else.
-func begin(l *life, cfg Config, first frame) (*life, error) {
+// begin waits for the child's hello and starts what serves it.
+func begin(l *life, cfg Config) (*life, error) {
 	l.reader = newFrameReader(l.conn)
 	var err error
 	if l.raw, err = l.conn.SyscallConn(); err != nil {
 		l.end()
 		<-l.exited
 		l.conn.Close()
-		closeFDs(first.fds)
 		return nil, fmt.Errorf("mover: socket: %w", err)
 	}
 	l.most = 2*cfg.MaxOpen + 64 // a template and a job for each ticket, and some requests
@@ -145,15 +141,11 @@ func begin(l *life, cfg Config, first frame) (*life, error) {
 		<-l.exited
 		l.conn.Close()
 		l.reader.close()
-		closeFDs(first.fds)
 		if errors.Is(err, io.EOF) {
 			err = errors.New("it exited before it served")
 		}
 		return nil, fmt.Errorf("%w: pid %d: %w: %v", transfer.ErrMover, l.pid, err, orExited(l.status()))
 	}
-	l.mu.Lock()
-	l.push(first)
-	l.mu.Unlock()
 	read, written := make(chan error, 1), make(chan struct{})
 	go func() { read <- l.read() }()
 	go func() { defer close(written); l.write() }()

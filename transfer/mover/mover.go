@@ -80,12 +80,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// first tells a child what it needs to know before all else.
-func (c Config) first() frame {
-	s := settings{uint32(c.MaxOpen), uint32(c.Workers)}
-	return frame{kind: kindConfig, body: s.append(nil)}
-}
-
 // Check reports a Config that Start refuses.
 func (c Config) Check() error {
 	switch d := c.withDefaults(); {
@@ -131,7 +125,7 @@ func Start(cfg Config) (*Mover, error) {
 	m.spawn = func() (*life, error) {
 		cmd := exec.Command(cfg.Command[0], cfg.Command[1:]...)
 		cmd.Env, cmd.Stderr = cfg.Env, cfg.Stderr
-		return spawnChild(cmd, m.cfg, m.cfg.first())
+		return spawnChild(cmd, m.cfg)
 	}
 	return m.start()
 }
@@ -147,7 +141,7 @@ func InProcess(cfg Config, c transfer.Copier) (*Mover, error) {
 	m.spawn = func() (*life, error) {
 		return spawnLocal(func(conn *net.UnixConn, stop <-chan struct{}) error {
 			return serve(conn, c, true, stop, nil)
-		}, m.cfg, m.cfg.first())
+		}, m.cfg)
 	}
 	return m.start()
 }
@@ -229,6 +223,12 @@ func (m *Mover) begun(l *life) error {
 	m.mu.Lock()
 	m.last = l
 	m.mu.Unlock()
+	s := settings{uint32(m.cfg.MaxOpen), uint32(m.cfg.Workers)}
+	l.mu.Lock()
+	if !l.dead {
+		l.push(frame{kind: kindConfig, body: s.append(nil)})
+	}
+	l.mu.Unlock()
 	return m.cfg.Started(l.pid)
 }
 

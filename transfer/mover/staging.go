@@ -58,24 +58,24 @@ func StartWire(ctx context.Context, c WireConfig) (*Wire, error) {
 	if len(c.Command) == 0 || c.Arena.Kind != transfer.Memfd || c.Setup.Bytes < 1 {
 		return nil, errors.New("mover: wire: want a command and an arena that is a memfd")
 	}
-	return startWire(ctx, c, func(cfg Config, first frame) (*life, error) {
+	return startWire(ctx, c, func(cfg Config) (*life, error) {
 		cmd := exec.Command(c.Command[0], c.Command[1:]...)
 		cmd.Env, cmd.Stderr = c.Env, c.Stderr
-		return spawnChild(cmd, cfg, first)
+		return spawnChild(cmd, cfg)
 	})
 }
 
 // WireInProcess is a Wire whose other half is a goroutine of this process, for unit tests.
 // Kill closes what open made.
 func WireInProcess(ctx context.Context, c WireConfig, open OpenWire) (*Wire, error) {
-	return startWire(ctx, c, func(cfg Config, first frame) (*life, error) {
+	return startWire(ctx, c, func(cfg Config) (*life, error) {
 		return spawnLocal(func(conn *net.UnixConn, stop <-chan struct{}) error {
 			return serveWire(conn, open, stop, nil)
-		}, cfg, first)
+		}, cfg)
 	})
 }
 
-func startWire(ctx context.Context, c WireConfig, spawn func(Config, frame) (*life, error)) (*Wire, error) {
+func startWire(ctx context.Context, c WireConfig, spawn func(Config) (*life, error)) (*Wire, error) {
 	host, _, err := net.SplitHostPort(c.Setup.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("mover: wire: listen: %w", err)
@@ -84,17 +84,16 @@ func startWire(ctx context.Context, c WireConfig, spawn func(Config, frame) (*li
 	if err != nil || len(body) > maxSetup {
 		return nil, fmt.Errorf("mover: wire: setup of %d bytes: %v", len(body), err)
 	}
-	fd, err := unix.FcntlInt(uintptr(c.Arena.FD), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w: arena: %w", transfer.ErrMemory, err)
-	}
-	cfg := Config{Command: c.Command, StartTimeout: c.StartTimeout}.withDefaults()
-	l, err := spawn(cfg, frame{kind: kindSetup, body: body, fds: []int{fd}})
+	l, err := spawn(Config{StartTimeout: c.StartTimeout}.withDefaults())
 	if err != nil {
 		return nil, err
 	}
 	w := &Wire{l: l, host: host}
-	if w.port, err = l.ask(ctx, frame{kind: kindListen}, nil); err != nil {
+	fd, err := unix.FcntlInt(uintptr(c.Arena.FD), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		w.port, err = l.ask(ctx, frame{kind: kindSetup, body: body, fds: []int{fd}}, nil)
+	}
+	if err != nil {
 		l.kill(err)
 		<-l.gone
 		return nil, err

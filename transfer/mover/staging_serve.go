@@ -77,6 +77,11 @@ func (s *wireServer) loop() (err error) {
 		return err
 	}
 	arena, err := s.setup(&f)
+	var port int64
+	if err == nil {
+		port, err = portOf(s.wire.Addr())
+	}
+	s.answer(f.id, port, err)
 	if err != nil {
 		return err
 	}
@@ -119,13 +124,17 @@ func (s *wireServer) setup(f *frame) ([]byte, error) {
 	return arena, nil
 }
 
+func portOf(addr string) (int64, error) {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(port, 10, 64)
+}
+
 func (s *wireServer) handle(f *frame) error {
 	r := reader{b: f.body}
 	switch f.kind {
-	case kindListen:
-		_, port, err := net.SplitHostPort(s.wire.Addr())
-		n, perr := strconv.ParseInt(port, 10, 64)
-		s.answer(f.id, n, errors.Join(err, perr))
 	case kindOffer:
 		o := r.exposed()
 		if r.end() == nil {

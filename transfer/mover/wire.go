@@ -45,8 +45,7 @@ const (
 	kindCancel                     // id of a pull; no answer
 	kindAnswer                     // mover: status
 	// Of a wire mover:
-	kindSetup    // sidecar, first: setup, and the arena's descriptor
-	kindListen   // answered with the port
+	kindSetup    // sidecar, first: setup, and the arena's descriptor; answered with the port
 	kindOffer    // staged.Exposed
 	kindWithdraw // id of an offer; no answer
 	kindFetch    // staged.Fetching

@@ -182,7 +182,7 @@ func TestBabblingMover(t *testing.T) {
 			_, _ = io.Copy(io.Discard, child)
 		}()
 		l, err := begin(&life{pid: 1, conn: sidecar, end: func() { child.Close() }, exited: exited,
-			status: func() error { return nil }}, Config{}.withDefaults(), Config{}.withDefaults().first())
+			status: func() error { return nil }}, Config{}.withDefaults())
 		if err != nil {
 			t.Fatal(err)
 		}
