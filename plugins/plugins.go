@@ -37,8 +37,9 @@ type Handoff interface {
 	List(ctx context.Context, group string, q control.Query) (control.Page, error)
 	// Abort asks to end an import of group. ErrInDoubt: Get tells.
 	Abort(ctx context.Context, group string, id handoff.ID) error
-	// Release gives up a manifest that nobody will import; id names its group. ErrInDoubt:
-	// ask again, ErrGone says that it is over.
+	// Release gives up a manifest that nobody will import; id names its group. It succeeds
+	// when that is over already, and is ErrGone when nothing is known of it. ErrInDoubt: ask
+	// again.
 	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
 	// Watch yields what happens in group from a cursor on, until ctx ends. It goes on over
 	// a restart of the leader, and yields a control.Gap when anything may have been missed.

@@ -120,8 +120,7 @@ func (c *Client) Abort(ctx context.Context, id handoff.ID) error {
 	return failed(ctx, err, handoff.ErrInDoubt)
 }
 
-// Release gives up a manifest that nobody will import. ErrInDoubt: ask again, ErrGone says
-// that it is over.
+// Release gives up a manifest that nobody will import. ErrInDoubt: ask again.
 func (c *Client) Release(ctx context.Context, id handoff.ID, key handoff.Key) error {
 	p, err := codec.ToID(id)
 	if err != nil {
