@@ -28,34 +28,40 @@ func TestHostPlugin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			program := command(t)
-			w, ctx := up(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid"), bounded(t)
-			tokens := prompt(len(name), 40)
-			p, err := json.Marshal(tokens)
-			if err != nil {
-				t.Fatal(err)
-			}
-			label := "by-" + strings.ReplaceAll(name, " ", "-")
-			args := slices.Concat(program[1:], []string{w.prefill.Name, w.decode.Name, string(p)}, w.pluginArgs())
-			host := exec.CommandContext(ctx, program[0], args...)
-			host.Stderr = w.log
-			var said output
-			host.Stdout = &said
-			if _, err := generate(ctx, w.prefill, front.Request{Tokens: tokens, MaxNew: maxNew, Label: label, Mode: front.Export}, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := host.Run(); err != nil {
-				t.Fatalf("%v\n%s\n%s", err, &said, w.log)
-			}
-			if want := label + " went from " + w.prefill.Name + " to " + w.decode.Name; !strings.HasPrefix(said.String(), want) {
-				t.Fatalf("it said %q, want %q", said.String(), want)
-			}
-			var got []int32
-			if _, err := generate(ctx, w.decode, front.Request{MaxNew: maxNew, Label: label, Mode: front.Adopt}, &got); err != nil {
-				t.Fatal(err)
-			}
-			w.equal(label, tokens, got)
+			w := up(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid")
+			w.broughtBy(program, "by-"+strings.ReplaceAll(name, " ", "-"), w.pluginArgs())
 		})
 	}
+}
+
+// broughtBy runs a program of examples/hostplugin, which brings a request over by the
+// plugin of a command line.
+func (w *world) broughtBy(program []string, label string, plugin []string) {
+	t := w.t
+	t.Helper()
+	ctx, tokens := bounded(t), prompt(len(label), 40)
+	p, err := json.Marshal(tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	man, err := w.export(ctx, w.prefill, label, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := exec.CommandContext(ctx, program[0], slices.Concat(program[1:], []string{w.prefill.Name, w.decode.Name, string(p)}, plugin)...)
+	host.Stderr = w.log
+	said, err := host.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, said, w.log)
+	}
+	if want := label + " went from " + w.prefill.Name + " to " + w.decode.Name; !strings.HasPrefix(string(said), want) {
+		t.Fatalf("it said %q, want %q", said, want)
+	}
+	var got []int32
+	if _, err := generate(ctx, w.decode, front.Request{MaxNew: maxNew, Label: man.Label, Mode: front.Adopt}, &got); err != nil {
+		t.Fatal(err)
+	}
+	w.equal(label, tokens, got)
 }
 
 // compile builds a program of this module.

@@ -124,7 +124,13 @@ func (w *world) leaf(ca *certs.CA, id certs.Identity, name string) (cert, key st
 // sidecar starts one more sidecar, until the end of the test.
 func (w *world) sidecar(file string) (*lifeline.Child, dev.SidecarReady) {
 	w.t.Helper()
-	cmd := exec.Command(binary, "sidecar", "--config", file)
+	return w.sidecarOf(binary, file)
+}
+
+// sidecarOf starts one of another build.
+func (w *world) sidecarOf(build, file string) (*lifeline.Child, dev.SidecarReady) {
+	w.t.Helper()
+	cmd := exec.Command(build, "sidecar", "--config", file)
 	cmd.Stderr = w.log
 	c, err := lifeline.Start(cmd)
 	if err != nil {
