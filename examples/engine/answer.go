@@ -98,7 +98,7 @@ func (s *scheduler) emit(t *task, tok sample.Token) sample.Reason {
 		ev.Logprob = &tok.Logprob
 	}
 	t.events <- ev
-	t.next = tok.ID
+	t.next, t.emitted = tok.ID, append(t.emitted, tok.ID)
 	return t.answer.Add(tok.ID)
 }
 

@@ -14,8 +14,10 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/batonkv/baton/examples/engine/admission"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -67,13 +69,22 @@ type Config struct {
 	Types              model.Types // of the state in memory
 	Poison             bool        // fill blocks and slots with NaN when they are handed out
 	Corrupt            Corrupt
-	Profiles           string        // directory of profiles, empty: none are made
-	MaxQueue           int           // requests that rank 0 takes at once, 0: 256
-	Deadline           time.Duration // of a request that brings none, 0: 5 minutes
+	Profiles           string // directory of profiles, empty: none are made
+	MaxQueue           int    // requests that rank 0 takes at once, 0: 256
+	StepTokens         int32  // most tokens that a step computes, 0: 512
+	Chunk              int32  // most tokens of one prompt in a step, 0: model.MaxChunk
+	// Shapes are what was captured, in the order of preference: a prompt joins a step
+	// only where one takes both. None: prompts join by tokens alone.
+	Shapes   []admission.Shape
+	Log      *slog.Logger  // of each step, at level debug, and of what is odd; nil: none
+	Deadline time.Duration // of a request that brings none, 0: 5 minutes
 	// AdoptHold is how long an admitted import waits for the request that adopts it,
 	// before its memory is freed. 0: one minute.
 	AdoptHold time.Duration
 }
+
+// maxQueue keeps a step's operations below what a rank takes.
+const maxQueue = maxStepOps / 4
 
 // Check reports the first setting that is wrong.
 func (c Config) Check() error {
@@ -92,8 +103,12 @@ func (c Config) Check() error {
 		return fmt.Errorf("%w: instance 0: want a random number, equal on all ranks of one launch", ErrConfig)
 	case hybrid && c.Slots < 1:
 		return fmt.Errorf("%w: slots 0: model %s keeps per-request state", ErrConfig, c.Model.Name)
-	case c.MaxQueue < 0 || c.Deadline < 0 || c.AdoptHold < 0:
+	case c.MaxQueue < 0 || c.MaxQueue > maxQueue:
+		return fmt.Errorf("%w: %d requests at once: want at most %d", ErrConfig, c.MaxQueue, maxQueue)
+	case c.Deadline < 0 || c.AdoptHold < 0 || c.StepTokens < 0:
 		return fmt.Errorf("%w: negative bound", ErrConfig)
+	case c.Chunk < 0 || c.Chunk > model.MaxChunk:
+		return fmt.Errorf("%w: chunk of %d tokens: want 1 to %d", ErrConfig, c.Chunk, model.MaxChunk)
 	case c.Corrupt == CorruptState && !hybrid:
 		return fmt.Errorf("%w: corrupt state: model %s has none", ErrConfig, c.Model.Name)
 	case c.Corrupt == CorruptHeadSwap && c.Model.AttentionLayers() == 0:
@@ -120,6 +135,15 @@ func (c Config) Ranks() int { return c.Split().Ranks() }
 func (c Config) withDefaults() Config {
 	if c.MaxQueue == 0 {
 		c.MaxQueue = 256
+	}
+	if c.StepTokens == 0 {
+		c.StepTokens = 2 * model.MaxChunk
+	}
+	if c.Chunk == 0 {
+		c.Chunk = model.MaxChunk
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Deadline == 0 {
 		c.Deadline = 5 * time.Minute

@@ -49,6 +49,7 @@ type Rank struct {
 	imports  map[uint64]*request // by Reserve decision, until Admit or ReleaseQuarantine
 	exports  map[string]*request
 	applied  uint64
+	steps    uint64
 	life     life.Life
 	released paged.Stats // what came back in this step, in Free and SlotsFree
 	frees    uint64      // how often something came back
@@ -149,48 +150,6 @@ func (r *Rank) follow() error {
 	}
 }
 
-// poll takes what a rank other than 0 hears from its sidecar.
-func (r *Rank) poll() {
-	if r.session == nil {
-		return
-	}
-	for _, m := range r.session.Poll(nil) {
-		r.hear(m)
-	}
-	r.look()
-}
-
-// look notes how this rank stands with its sidecar.
-func (r *Rank) look() {
-	r.away = ""
-	if err := r.session.Away(); err != nil {
-		r.away = err.Error()
-	}
-	if err := r.session.Err(); err != nil && r.down == "" {
-		r.down = err.Error()
-	}
-}
-
-// hear takes the messages that concern every rank.
-func (r *Rank) hear(m handoff.ToEngine) {
-	switch m := m.(type) {
-	case handoff.UnpinExport:
-		r.letGo(m.Label)
-	case handoff.Failed:
-		if !errors.Is(m.Err, handoff.ErrGone) { // else Free is on its way, and the label may be in use anew
-			r.letGo(m.Label) // an export that this rank's sidecar did not pin
-		}
-	}
-}
-
-// letGo notes that this rank's sidecar holds no pin of label. The memory is freed when
-// all ranks' sidecars have let go, in a step.
-func (r *Rank) letGo(label string) {
-	if _, ok := r.exports[label]; ok {
-		r.unpinned = append(r.unpinned, label)
-	}
-}
-
 // report ends a step. The digest is left out of steps that only compute.
 func (r *Rank) report(st step) report {
 	rep := report{Unpinned: r.unpinned, Away: r.away, Down: r.down}
@@ -236,8 +195,16 @@ func (r *Rank) apply(st step) (outcome, error) {
 			return out, err
 		}
 	}
+	var full error
 	for _, o := range st.Start {
+		if full != nil { // nobody overtakes a prompt that waits for memory
+			out.starts = append(out.starts, full)
+			continue
+		}
 		err := r.start(o)
+		if errors.Is(err, paged.ErrFull) {
+			full = err
+		}
 		if err != nil && !errors.Is(err, paged.ErrFull) && !errors.Is(err, paged.ErrNever) {
 			return out, err
 		}
@@ -250,6 +217,7 @@ func (r *Rank) apply(st step) (outcome, error) {
 		}
 		out.runs = append(out.runs, res)
 	}
+	r.logStep(st)
 	return out, r.tellFreed()
 }
 
@@ -264,7 +232,10 @@ func (r *Rank) start(o startOp) error {
 		return err
 	}
 	n := int32(len(o.Tokens))
-	need := paged.Need{Tokens: n, Continuation: r.pool.BlocksFor(n+o.Room) - r.pool.BlocksFor(n), Slot: r.hybrid()}
+	if all := r.pool.BlocksFor(n + o.Room); all > r.cfg.Blocks {
+		return fmt.Errorf("%w: prompt and answer want %d blocks, the pool has %d", paged.ErrNever, all, r.cfg.Blocks)
+	}
+	need := paged.Need{Tokens: n, Spare: o.Spare, Slot: r.hybrid()}
 	if !r.hybrid() {
 		need.Hashes = hashes[:(n-1)/r.cfg.BlockTokens]
 	}

@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/batonkv/baton/examples/engine/admission"
 	"github.com/batonkv/baton/examples/engine/front"
-	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -40,8 +39,12 @@ type task struct {
 
 	phase     phase
 	id        reqID
-	left      int32 // prompt tokens to compute
-	next      int32 // last emitted token, not computed yet
+	left      int32   // prompt tokens to compute
+	chunk     int32   // of them, those of the step that is under way
+	chunked   bool    // some of them were computed since the request started
+	emitted   []int32 // tokens of the answer
+	next      int32   // the last of them, not computed yet
+	preempted int32   // how often its memory was taken
 	answer    *sample.Answer
 	logprobs  bool // tell them
 	cached    int32
@@ -66,6 +69,7 @@ type scheduler struct {
 	lastID  reqID
 	through uint64
 	st      step // being put together
+	gate    admission.Gate
 
 	letGo   map[string]map[int]bool // export label to ranks whose sidecar let go
 	away    map[int]string          // ranks without a sidecar, and why
@@ -77,57 +81,9 @@ type scheduler struct {
 }
 
 func newScheduler(r *Rank) *scheduler {
-	return &scheduler{r: r, submit: make(chan *task, r.cfg.MaxQueue), kick: make(chan struct{}, 1),
+	return &scheduler{r: r, gate: admission.Gate{Rules: r.rules()}, submit: make(chan *task, r.cfg.MaxQueue), kick: make(chan struct{}, 1),
 		labels: map[string]*task{}, ready: map[string]*request{},
 		readyAt: map[string]time.Time{}, resumes: map[string]handoff.Resume{}, letGo: map[string]map[int]bool{}, away: map[int]string{}}
-}
-
-// Submit takes a caller's request on rank 0. Its events end with a Result or an Err;
-// ending ctx aborts it. It never waits: ErrBusy when too many requests are queued.
-func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Event, error) {
-	if r.sched == nil {
-		return nil, fmt.Errorf("%w: rank %d does not schedule: ask rank 0", ErrConfig, r.cfg.Rank)
-	}
-	if err := req.Check(); err != nil {
-		return nil, err
-	}
-	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
-		if t < 0 || t >= model.Vocab {
-			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, model.Vocab-1)
-		}
-	}
-	deadline := r.cfg.Deadline
-	if req.DeadlineMS > 0 {
-		deadline = time.Duration(req.DeadlineMS) * time.Millisecond
-	}
-	t := &task{req: req, events: make(chan front.Event, req.MaxNew+2), gone: ctx.Done(), deadline: time.Now().Add(deadline),
-		answer: sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS), logprobs: req.Sample.Logprobs}
-	s := r.sched
-	if err := s.queue(t); err != nil {
-		return nil, err
-	}
-	// The kick outlives the call and ends with ctx.
-	context.AfterFunc(ctx, func() {
-		select {
-		case s.kick <- struct{}{}:
-		default:
-		}
-	})
-	return t.events, nil
-}
-
-func (s *scheduler) queue(t *task) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return ErrEnded
-	}
-	select {
-	case s.submit <- t:
-		return nil
-	default:
-		return fmt.Errorf("%w: %d requests wait", front.ErrBusy, cap(s.submit))
-	}
 }
 
 // serve makes steps until ctx ends.
@@ -264,8 +220,11 @@ func (s *scheduler) absorb(out outcome) {
 		switch err := out.starts[i]; {
 		case err == nil:
 			q := s.r.requests[t.id]
-			t.phase, t.left = prefill, int32(len(q.prompt))-q.pos
-			t.cached, t.forwarded = q.pos, t.left
+			t.phase, t.left, t.chunked = prefill, int32(len(q.prompt))-q.pos, false
+			t.forwarded += max(int32(len(t.req.Tokens))-q.pos, 0)
+			if t.preempted == 0 {
+				t.cached = q.pos
+			}
 		case errors.Is(err, paged.ErrFull):
 			t.id, t.blocked = 0, s.r.frees+1
 		default:
@@ -298,7 +257,7 @@ func (s *scheduler) computed(t *task, res ran) {
 	case res.err != nil:
 		s.fail(t, res.err)
 	case res.logits == nil:
-		t.left -= min(t.left, model.MaxChunk)
+		t.left, t.chunked = t.left-t.chunk, true
 	case t.req.Mode == front.Export:
 		s.exported(t, res.logits)
 	default:

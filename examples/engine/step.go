@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 )
 
@@ -24,12 +25,13 @@ type step struct {
 	Stop    bool       `json:",omitempty"`
 }
 
-// startOp takes memory for a prompt, and for Room tokens behind it, so that a request
-// that was let in can be finished.
+// startOp takes memory for a prompt. Room tokens behind it have to fit the pool some day,
+// or the request could never end; Spare blocks are left to the requests that run.
 type startOp struct {
 	ID     reqID
 	Tokens []int32
-	Room   int32
+	Room   int32 `json:",omitempty"`
+	Spare  int32 `json:",omitempty"`
 }
 
 // exportOp pins a request's state under a label and takes it out of the batch.
@@ -50,7 +52,7 @@ type runOp struct {
 const (
 	maxStepOps   = 4096
 	maxLabelLen  = 256
-	maxStepToken = 1 << 16
+	maxStepToken = front.MaxTokens + front.MaxNew // of a prompt and what was emitted behind it
 )
 
 func (s step) empty() bool {
@@ -70,8 +72,8 @@ func decodeStep(b []byte) (step, error) {
 		if len(o.Tokens) < 1 || len(o.Tokens) > maxStepToken {
 			return step{}, fmt.Errorf("%w: prompt of %d tokens", ErrDiverged, len(o.Tokens))
 		}
-		if o.Room < 0 || o.Room > maxStepToken {
-			return step{}, fmt.Errorf("%w: room for %d tokens", ErrDiverged, o.Room)
+		if o.Room < 0 || o.Room > maxStepToken || o.Spare < 0 {
+			return step{}, fmt.Errorf("%w: room for %d tokens beside %d blocks", ErrDiverged, o.Room, o.Spare)
 		}
 	}
 	for _, o := range s.Export {

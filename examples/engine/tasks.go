@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/examples/engine/front"
-	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -146,69 +145,6 @@ func (s *scheduler) hear(m handoff.ToEngine) {
 	}
 }
 
-// plan puts the next step together: everything that is due, one start, one chunk of the
-// first prompt that is under way, one token of every request that decodes.
-func (s *scheduler) plan() {
-	if s.through > s.r.applied { // every rank's client holds them, whatever its sidecar does
-		s.st.Through = s.through
-	}
-	for label, ranks := range s.letGo {
-		if len(ranks) == s.r.cfg.Ranks() {
-			s.st.Unpin = append(s.st.Unpin, label)
-			delete(s.letGo, label)
-		}
-	}
-	slices.Sort(s.st.Unpin)
-	if s.r.life.Held() {
-		return
-	}
-	starting, chunk := false, false
-	var stalled *task
-	for _, t := range s.tasks {
-		switch t.phase {
-		case queued:
-			// The first in the queue goes first: nobody overtakes it while it waits.
-			if !starting && s.mayFit(t) {
-				s.start(t)
-			}
-			starting = true
-		case prefill:
-			if !chunk {
-				s.st.Run = append(s.st.Run, runOp{ID: t.id, Prompt: min(t.left, model.MaxChunk)})
-				s.running = append(s.running, t)
-			}
-			chunk = true
-		case decode:
-			if stalled = t; s.mayFit(t) {
-				s.st.Run = append(s.st.Run, runOp{ID: t.id, Token: t.next})
-				s.running = append(s.running, t)
-			}
-		}
-	}
-	// Imports take a block when they reach it. When all that hold memory wait for more,
-	// and nothing else will give any back, the newest makes room for the others.
-	if len(s.st.Run) == 0 && stalled != nil && s.st.empty() && len(s.r.exports)+len(s.r.imports)+len(s.ready) == 0 {
-		s.fail(stalled, fmt.Errorf("%w: every request waits for a block", ErrCapacity))
-	}
-}
-
-// mayFit says whether a task that was refused memory may get it in this step.
-func (s *scheduler) mayFit(t *task) bool {
-	return t.blocked != s.r.frees+1 || len(s.st.End)+len(s.st.Unpin) > 0 || s.st.Through > 0
-}
-
-// start asks for memory for a prompt, and for its answer if that is computed here.
-func (s *scheduler) start(t *task) {
-	s.lastID++
-	t.id = s.lastID
-	op := startOp{ID: t.id, Tokens: t.req.Tokens}
-	if t.req.Mode == front.Full {
-		op.Room = t.req.MaxNew - 1 // the last token is not computed
-	}
-	s.st.Start = append(s.st.Start, op)
-	s.starts = append(s.starts, t)
-}
-
 // admitted is called within a step, when an import became a request.
 func (s *scheduler) admitted(q *request) {
 	if old := s.ready[q.label]; old != nil { // the label came twice and nobody took the first
@@ -253,7 +189,7 @@ func (s *scheduler) exportOver(label string) {
 
 // finish ends a task that was served.
 func (s *scheduler) finish(t *task, reason string, man *handoff.Manifest) {
-	res := front.Result{Reason: reason, Cached: t.cached, Forwarded: t.forwarded, Manifest: man}
+	res := front.Result{Reason: reason, Cached: t.cached, Forwarded: t.forwarded, Preempted: t.preempted, Manifest: man}
 	if q := s.r.requests[t.id]; q != nil {
 		res.Blocks = int32(len(q.table.Blocks))
 	} else if q := s.r.exports[t.req.Label]; q != nil && man != nil {

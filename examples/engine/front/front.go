@@ -127,6 +127,7 @@ type Result struct {
 	Blocks    int32             `json:"blocks"`                  // of the request's table at its end
 	Cached    int32             `json:"cached"`                  // prompt tokens found in the prefix cache
 	Forwarded int32             `json:"prompt_tokens_forwarded"` // prompt tokens that this engine computed
+	Preempted int32             `json:"preempted,omitempty"`     // how often it gave its memory back and was computed anew
 	Manifest  *handoff.Manifest `json:"manifest,omitempty"`      // of Export
 	Pool      *Pool             `json:"pool,omitempty"`          // of Stats
 }

@@ -76,6 +76,7 @@ type Need struct {
 	Hashes       []uint64 // chain of complete blocks that may be found in the cache
 	Tokens       int32    // tokens that the table must cover
 	Continuation int32    // blocks beyond them
+	Spare        int32    // blocks that have to stay available, none of them taken
 	Slot         bool     // a slot of per-request state
 }
 
@@ -144,8 +145,8 @@ func (p *Pool) Available() int32 { return int32(p.free.len()) + p.idle }
 // Reserve takes the longest cached prefix of n.Hashes and fresh blocks and a slot for
 // the rest, or nothing: ErrFull, ErrNever.
 func (p *Pool) Reserve(n Need) (Table, error) {
-	if n.Tokens < 0 || n.Continuation < 0 {
-		return Table{}, fmt.Errorf("%w: %d tokens and %d continuation blocks", ErrNever, n.Tokens, n.Continuation)
+	if n.Tokens < 0 || n.Continuation < 0 || n.Spare < 0 {
+		return Table{}, fmt.Errorf("%w: %d tokens, %d continuation and %d spare blocks", ErrNever, n.Tokens, n.Continuation, n.Spare)
 	}
 	total := int64(p.BlocksFor(n.Tokens)) + int64(n.Continuation)
 	if total > int64(p.cfg.Blocks) {
@@ -156,8 +157,8 @@ func (p *Pool) Reserve(n Need) (Table, error) {
 	}
 	hits, idle := p.lookup(n)
 	fresh := int32(total) - hits
-	if fresh > p.Available()-idle {
-		return Table{}, fmt.Errorf("%w: %d blocks wanted, %d available", ErrFull, fresh, p.Available()-idle)
+	if left := p.Available() - idle; int64(fresh)+int64(n.Spare) > int64(left) {
+		return Table{}, fmt.Errorf("%w: %d blocks wanted beside %d, %d available", ErrFull, fresh, n.Spare, left)
 	}
 	if n.Slot && p.slotsF == 0 {
 		return Table{}, fmt.Errorf("%w: all %d slots are taken", ErrFull, p.cfg.Slots)

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/sample"
+)
+
+// Submit takes a caller's request on rank 0. Its events end with a Result or an Err;
+// ending ctx aborts it. It never waits: ErrBusy when too many requests are queued.
+func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Event, error) {
+	if r.sched == nil {
+		return nil, fmt.Errorf("%w: rank %d does not schedule: ask rank 0", ErrConfig, r.cfg.Rank)
+	}
+	if err := req.Check(); err != nil {
+		return nil, err
+	}
+	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
+		if t < 0 || t >= model.Vocab {
+			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, model.Vocab-1)
+		}
+	}
+	deadline := r.cfg.Deadline
+	if req.DeadlineMS > 0 {
+		deadline = time.Duration(req.DeadlineMS) * time.Millisecond
+	}
+	t := &task{req: req, events: make(chan front.Event, req.MaxNew+2), gone: ctx.Done(), deadline: time.Now().Add(deadline),
+		answer: sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS), logprobs: req.Sample.Logprobs}
+	s := r.sched
+	if err := s.queue(t); err != nil {
+		return nil, err
+	}
+	// The kick outlives the call and ends with ctx.
+	context.AfterFunc(ctx, func() {
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	})
+	return t.events, nil
+}
+
+func (s *scheduler) queue(t *task) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return ErrEnded
+	}
+	select {
+	case s.submit <- t:
+		return nil
+	default:
+		return fmt.Errorf("%w: %d requests wait", front.ErrBusy, cap(s.submit))
+	}
+}
