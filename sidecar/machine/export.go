@@ -54,6 +54,7 @@ func (m *Machine) source(label string) (*held, error) {
 	id := handoff.ID{Group: m.cfg.Self.Group, Instance: m.lead.roster.Instance, Leader: m.cfg.Self.Incarnation, N: m.lead.lastID}
 	s := &held{Source: handoff.NewSource(id, m.mintKey(), label, int32(len(m.lead.roster.Members)), m.now+m.cfg.MaxHold)}
 	m.lead.sources[id], m.lead.labels[label] = s, id
+	m.lead.schedule(s)
 	return s, nil
 }
 
@@ -94,13 +95,14 @@ func (m *Machine) export(e handoff.Export) {
 	p := &handoff.Pin{Label: e.Label, Deadline: m.now + m.cfg.MaxHold + m.cfg.Margin, WeightsEpoch: e.WeightsEpoch, Info: handoff.PinInfo{
 		Rank: m.cfg.Self.Rank, Pin: id, Generation: m.attaches, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
 	m.pins[id] = p
+	m.pinEnds.set(id, p.Deadline)
 	if m.leads() {
 		s, err := m.source(e.Label)
 		if err == nil {
 			err = s.Exported(e)
 		}
 		if err != nil {
-			delete(m.pins, id)
+			m.forget(id)
 			m.toEngine(handoff.Failed{Label: e.Label, Err: err})
 			return
 		}
@@ -149,6 +151,11 @@ func (m *Machine) exports() int {
 		}
 	}
 	return n
+}
+
+func (m *Machine) forget(p handoff.PinID) {
+	delete(m.pins, p)
+	m.pinEnds.drop(p)
 }
 
 // pinOf is the pin of a label, which has one at a time; nil: none.
@@ -261,26 +268,19 @@ func (m *Machine) unpin(u handoff.Unpin) {
 
 // expirePins frees what has reached the rank's own deadline: no leader is heard.
 func (m *Machine) expirePins() {
-	due := false
-	for _, p := range m.pins {
-		due = due || p.Deadline <= m.now
+	for _, id := range slices.Sorted(slices.Values(m.pinEnds.due(m.now))) {
+		m.unpin(handoff.Unpin{ID: m.pins[id].ID, Pin: id})
 	}
+	var due []string
 	for l, at := range m.kept {
-		due = due || at <= m.now && !m.leaves(l)
-	}
-	if !due {
-		return
-	}
-	for _, p := range m.sortedPins() {
-		if p.Deadline <= m.now {
-			m.unpin(handoff.Unpin{ID: p.ID, Pin: p.Info.Pin})
+		if at <= m.now && !m.leaves(l) {
+			due = append(due, l)
 		}
 	}
-	for _, l := range slices.Sorted(maps.Keys(m.kept)) {
-		if m.kept[l] <= m.now && !m.leaves(l) {
-			delete(m.kept, l)
-			m.toEngine(handoff.UnpinExport{Label: l})
-		}
+	slices.Sort(due)
+	for _, l := range due {
+		delete(m.kept, l)
+		m.toEngine(handoff.UnpinExport{Label: l})
 	}
 }
 
@@ -310,20 +310,16 @@ func (m *Machine) sortedSources() []handoff.ID {
 	return ids
 }
 
-// dueSources are the sources that are not over and whose instant has come, by age.
-func (m *Machine) dueSources(instant func(*held) (Now, bool)) (due []handoff.ID) {
-	for _, id := range m.lead.labels {
-		if at, ok := instant(m.lead.sources[id]); ok && at <= m.now {
-			due = append(due, id)
-		}
-	}
+// dueSources are the sources that are to be seen to, by age.
+func (m *Machine) dueSources() []handoff.ID {
+	due := m.lead.dues.due(m.now)
 	slices.SortFunc(due, func(a, b handoff.ID) int { return cmp.Compare(a.N, b.N) })
 	return due
 }
 
 // expireSources ends leases and announcements, and forgets old answers.
 func (m *Machine) expireSources() {
-	for _, id := range m.dueSources(func(s *held) (Now, bool) { return s.Deadline(), true }) {
+	for _, id := range m.dueSources() {
 		if s := m.lead.sources[id]; s.Expired(m.now) {
 			m.publish(events.Expired, events.Event{Handoff: id.String(), Label: s.Label})
 			m.endSource(id)
@@ -348,6 +344,7 @@ func (m *Machine) endSource(id handoff.ID) {
 	s.forget = m.now + m.cfg.KeepSources
 	m.lead.over = append(m.lead.over, id)
 	delete(m.lead.labels, s.Label)
+	m.lead.dues.drop(id)
 	if pinned {
 		m.decideAll(handoff.Decision{Kind: handoff.Free, ID: id, Label: s.Label})
 	}

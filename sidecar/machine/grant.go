@@ -40,7 +40,7 @@ func (m *Machine) askGrant(e AskGrant) {
 
 // leave ends a pin. The engine hears of it at once, or when the last pack has ended.
 func (m *Machine) leave(p *handoff.Pin, says handoff.ToEngine) {
-	delete(m.pins, p.Info.Pin)
+	m.forget(p.Info.Pin)
 	open := m.grants.Over(stagedPin(p))
 	if len(open) > 0 {
 		m.leaving[stagedPin(p)] = &leaving{p.Label, m.now, says}

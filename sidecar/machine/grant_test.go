@@ -208,7 +208,9 @@ func TestPackerExits(t *testing.T) {
 	p.step(Release{Call: 90, ID: man.ID, Key: man.Key})
 	w.run()
 	for range 2 {
-		p.m.pinOf("r2").Deadline += time.Hour
+		r2 := p.m.pinOf("r2")
+		r2.Deadline += time.Hour
+		p.m.pinEnds.set(r2.Info.Pin, r2.Deadline)
 		p.m.lead.sources[p.m.pinOf("r2").ID].End()
 		p.packs = nil
 		w.advance(p.m.cfg.KillAfter)

@@ -15,6 +15,7 @@ type leader struct {
 
 	sources  map[handoff.ID]*held
 	labels   map[string]handoff.ID // announced or held labels
+	dues     agenda[handoff.ID]    // when each of labels is to be seen to
 	over     []handoff.ID          // sources that keep their answers alone, oldest first
 	lastID   uint64
 	opens    map[handoff.Member][]handoff.Open // that wait for the importer's geometry

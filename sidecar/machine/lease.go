@@ -13,6 +13,7 @@ func (m *Machine) lease(s *held) {
 		hold = m.cfg.Lease
 	}
 	waiting := s.Lease(m.now, m.cfg.Lease, min(hold, m.cfg.MaxHold))
+	m.lead.schedule(s)
 	for _, p := range s.Pins() {
 		m.do(ToPeer{m.lead.roster.Members[p.Rank],
 			handoff.Leased{ID: s.ID, Label: s.Label, Pin: p.Pin, Hold: s.Deadline() - m.now + m.cfg.Margin}})
@@ -28,29 +29,37 @@ func (m *Machine) lease(s *held) {
 
 // renewLeases asks every rank to hold longer what is half-way through its lease.
 func (m *Machine) renewLeases() {
-	for _, id := range m.dueSources(m.lead.renews) {
+	for _, id := range m.dueSources() {
 		s := m.lead.sources[id]
 		n, hold, ok := s.Extend(m.now)
 		if !ok {
 			continue
 		}
+		m.lead.schedule(s)
 		for _, p := range s.Pins() {
 			m.do(ToPeer{m.lead.roster.Members[p.Rank], handoff.Extend{ID: id, Pin: p.Pin, N: n, Hold: hold + m.cfg.Margin}})
 		}
 	}
 }
 
-// renews is when a source's next extension is due. Without a roster nobody could answer it.
-func (l *leader) renews(s *held) (Now, bool) {
-	at, ok := s.Renews()
-	return at, ok && l.roster != nil
+// schedule notes when s, which is not over, ends or asks for its next extension. Whoever
+// moves one of those instants says so here.
+func (l *leader) schedule(s *held) {
+	at := s.Deadline()
+	if renews, ok := s.Renews(); ok {
+		at = min(at, renews)
+	}
+	l.dues.set(s.ID, at)
 }
 
 // extended takes a rank's acknowledgement at the leader.
 func (m *Machine) extended(p handoff.Member, e handoff.Extended) {
-	if s := m.lead.sources[e.ID]; s == nil || !s.Extended(m.now, int(p.Rank), e) {
+	s := m.lead.sources[e.ID]
+	if s == nil || !s.Extended(m.now, int(p.Rank), e) {
 		m.refuse(p, e, Unmatched)
+		return
 	}
+	m.lead.schedule(s)
 }
 
 // leased gives a rank's pin its hand-off and its own deadline. Of a pin that the rank freed
@@ -58,6 +67,7 @@ func (m *Machine) extended(p handoff.Member, e handoff.Extended) {
 func (m *Machine) leased(l handoff.Leased) {
 	if p := m.pins[l.Pin]; p != nil {
 		p.Leased(l, m.now)
+		m.pinEnds.set(l.Pin, p.Deadline)
 		return
 	}
 	m.toLeader(handoff.Pinned{Label: l.Label, Pin: handoff.PinInfo{Rank: m.cfg.Self.Rank}})
@@ -71,5 +81,6 @@ func (m *Machine) extend(p handoff.Member, e handoff.Extend) {
 		m.refuse(p, e, Unmatched)
 		return
 	}
+	m.pinEnds.set(e.Pin, pin.Deadline)
 	m.toLeader(handoff.Extended{ID: e.ID, Pin: e.Pin, N: e.N})
 }

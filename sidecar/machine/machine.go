@@ -93,6 +93,7 @@ type Machine struct {
 	joined  bool            // Join went to boss in its present session
 	boss    handoff.Member  // the leader that this rank joined
 	pins    map[handoff.PinID]*handoff.Pin
+	pinEnds agenda[handoff.PinID]    // the rank's own deadline of each of pins
 	grants  staged.Grants            // who packs from pins
 	leaving map[staged.Pin]*leaving  // pins that are over, and are packed from
 	kept    map[string]Now           // labels that the engine holds for no pin: of before it attached, or whose Free waits; with this rank's own deadline
@@ -172,8 +173,8 @@ func (m *Machine) Next() (at Now, ok bool) {
 			at, ok = t, true
 		}
 	}
-	for _, p := range m.pins {
-		earliest(p.Deadline)
+	if t, some := m.pinEnds.next(); some {
+		earliest(t)
 	}
 	for l, at := range m.kept {
 		if !m.leaves(l) { // else the end of its packs is what is waited for

@@ -219,11 +219,8 @@ func (l *leader) deadlines(patience Now, earliest func(Now)) {
 	if len(l.over) > 0 {
 		earliest(l.sources[l.over[0]].forget)
 	}
-	for _, id := range l.labels {
-		earliest(l.sources[id].Deadline())
-		if at, ok := l.renews(l.sources[id]); ok {
-			earliest(at)
-		}
+	if at, ok := l.dues.next(); ok {
+		earliest(at)
 	}
 	for _, w := range l.awaited {
 		earliest(w.due)

@@ -157,7 +157,11 @@ func (n *node) step(e Event) {
 	if n.dead {
 		return
 	}
-	for _, f := range n.m.Step(n.w.now, e) {
+	fs := n.m.Step(n.w.now, e)
+	if err := n.agendas(); err != nil {
+		n.w.t.Fatalf("after %T: %v", e, err)
+	}
+	for _, f := range fs {
 		n.carry(f)
 	}
 }

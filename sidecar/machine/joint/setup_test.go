@@ -79,6 +79,8 @@ var omitted = []string{
 	"machine.Machine.out",     // of the last step, carried out
 	"machine.Machine.records", // node.view says which
 	"machine.leader.done",     // Get alone shows it
+	"machine.leader.dues",     // of the sources
+	"machine.Machine.pinEnds", // of the pins
 
 	"machine.sourceGroup.plan", "machine.sourceGroup.own", "machine.sourceGroup.templates", // made when missing, of
 	"machine.sourceGroup.into", "machine.sourceGroup.intoOwn", // the two geometries
