@@ -27,12 +27,13 @@ const (
 	newWeights                // a trainer gives
 	moverDies                 //
 	engineDies                //
-	dies                      // the sidecar
+	dies                      // the sidecar; when b is 1 before its engine reads what it said last
 	exports                   // hand-off a
 	restarts                  // the sidecar, where discovery shows c
 	joins                     // the engine attaches
 	parts_                    // the engine's session ends
 	announces                 // rank 0's engine: hand-off a
+	givesUp                   // rank 0's engine: hand-off a
 	forgets                   // the engine, what has ended
 	finishes                  // what the engine admitted
 	forged                    // letter a comes in the way b
@@ -41,6 +42,11 @@ const (
 	unpacks                   // unpack a ends, badly when b is 1
 	wireDies                  // the wire mover for node a
 	wireExits                 // and is seen to; another follows
+	ages                      // another process has its place; while b is 1 it hangs
+	renews                    // its engine is launched anew
+	launches                  // that engine, and attaches
+	inherits                  // the engine of node a of the table
+	loses                     // its engine, to the process in its place
 )
 
 // out is what a node's step does outside it.

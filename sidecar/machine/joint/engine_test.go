@@ -15,6 +15,7 @@ type engine struct {
 	alive   bool
 	linked  bool               // its session stands
 	ready   bool               // and the mover maps its memory
+	launch  uint64             // counts the launches of its group, from 0
 	epoch   uint64             // of the weights, as of what it applied
 	kept    []handoff.Decision // what it states when it attaches again
 	settled uint64
@@ -99,7 +100,7 @@ func (r *runner) join() {
 	n, e := r.node, &r.node.eng
 	e.linked, e.ready = true, false
 	e.session += 100
-	a := r.attach(n.i)
+	a := r.attach(n.i, e.launch)
 	a.Held, a.Applied, a.Model.WeightsEpoch, a.Decisions = e.last, e.applied, e.epoch, slices.Clone(e.kept)
 	for h := range max(r.set.labels, 1) {
 		if e.holds(h) && !e.letGo[h] {
@@ -148,6 +149,21 @@ func (r *runner) hear(f machine.ToEngine) {
 	}
 }
 
+// misses takes back the decisions that rank 0's engine did not read when its sidecar died.
+// It read all that came before a Through.
+func (e *engine) misses() {
+	e.last = max(e.through, e.applied)
+	unread := func(d handoff.Decision) bool { return d.N > e.last }
+	e.held, e.kept = slices.DeleteFunc(e.held, unread), slices.DeleteFunc(e.kept, unread)
+}
+
+// mayMiss reports whether there are such decisions, and the one before was not forgotten
+// for what they say is settled.
+func (e *engine) mayMiss() bool {
+	read := max(e.through, e.applied)
+	return e.last > read && (read == 0 || slices.ContainsFunc(e.kept, func(d handoff.Decision) bool { return d.N == read }))
+}
+
 // finish ends the requests that this engine decodes.
 func (r *runner) finish() {
 	var free int32
@@ -156,13 +172,16 @@ func (r *runner) finish() {
 			free += r.eng.give(of)
 		}
 	}
-	if free > 0 && r.node.i == r.first[r.node.g] {
+	if free > 0 && r.node.self.Rank == 0 {
 		r.put(out{kind: frees, to: int(free)})
 	}
 }
 
-// decodes reports whether every rank of group g holds an admitted request.
+// decodes reports whether every rank of crew g holds an admitted request.
 func (w *world) decodes(g int) bool {
+	if w.head(g) < 0 {
+		return false
+	}
 	for i := range w.ranks(g) {
 		e := &w.node(i).eng
 		if !slices.ContainsFunc(e.own, func(o uint64) bool { return e.verdict[o] == handoff.Admit }) {
@@ -177,7 +196,7 @@ func (e *engine) toFree(h int) bool {
 	return slices.ContainsFunc(e.held, func(d handoff.Decision) bool { return d.Kind == handoff.Free && d.Label == labelOf(h) })
 }
 
-// letGo are the hand-offs that every rank of g was told to unpin outside the order, as a
+// letGo are the hand-offs that every rank of crew g was told to unpin outside the order, as a
 // set: a mirrored allocator takes them back when all have.
 func (w *world) letGo(g int) (out int) {
 	for h := range w.set.labels {
@@ -194,20 +213,24 @@ func (w *world) letGo(g int) (out int) {
 	return out
 }
 
-// steps reports whether a step of group g's engines would do something.
+// steps reports whether a step of crew g's engines would do something.
 func (w *world) steps(g int) bool {
-	first := &w.node(w.first[g]).eng
+	head := w.head(g)
+	if head < 0 {
+		return false
+	}
+	first := &w.node(head).eng
 	for i := range w.ranks(g) {
-		if !w.node(i).eng.alive {
+		if e := &w.node(i).eng; !e.alive || e.launch != first.launch {
 			return false
 		}
 	}
 	return first.applied < first.through || w.letGo(g) != 0
 }
 
-// engines is one step of group g's engines, all ranks at once.
+// engines is one step of crew g's engines, all ranks at once.
 func (w *world) engines(g int) {
-	a := act{kind: applies, a: w.letGo(g), c: w.node(w.first[g]).eng.through}
+	a := act{kind: applies, a: w.letGo(g), c: w.node(w.head(g)).eng.through}
 	for i := range w.ranks(g) {
 		w.step(i, a)
 	}
@@ -233,7 +256,7 @@ func (r *runner) applyThrough(through uint64, let int) {
 	if e.applied != was {
 		r.say(handoff.Applied{N: e.applied})
 	}
-	if free > 0 && r.node.i == r.first[r.node.g] {
+	if free > 0 && r.node.self.Rank == 0 {
 		r.put(out{kind: frees, to: int(free)})
 	}
 }

@@ -28,6 +28,7 @@ const (
 	comeBack                         // dead sidecars restart, with their engines; else the launch is over
 	views                            // discovery tells of a death at any time; else with the session's end
 	wires                            // a wire mover dies
+	hosts                            // a host hangs, its group is launched anew elsewhere, and it comes back
 
 	network   = breaks | lates | twice
 	processes = movers | sidecars | enginesDie
@@ -125,12 +126,21 @@ func (e *emitter) troubles(i int) {
 	if w.may(sessions) && n.eng.alive && n.eng.linked {
 		e.trouble("node %d: the session of its engine ends", i, act{kind: parts_})
 	}
-	if w.may(weights) && i == w.first[n.g] && n.eng.epoch == 0 {
+	if w.may(weights) && n.self.Rank == 0 && n.eng.epoch == 0 {
 		e.trouble("node %d is given new weights", i, act{kind: newWeights})
+	}
+	if w.may(hosts) && i < w.base && !n.old && n.eng.alive && n.eng.linked && w.node(w.twin(i)).unborn() {
+		e.fault("host %d hangs, and its group is launched anew", i, 0, func(x *world) { x.supersede(i) })
 	}
 	if w.may(sidecars) && n.life < 2 {
 		e.fault("sidecar %d dies", i, 0, func(x *world) { x.crash(i, 1<<30) })
 		e.fault("sidecar %d dies, and what it said last", i, 0, func(x *world) { x.crash(i, 0) })
+		if w.set.twins && n.self.Rank == 0 && n.eng.mayMiss() {
+			e.fault("sidecar %d dies, and what it said last to its engine", i, 0, func(x *world) {
+				x.step(i, act{kind: dies, b: 1})
+				x.ended(i, 1<<30)
+			})
+		}
 	}
 }
 
@@ -141,6 +151,11 @@ func (e *emitter) trouble(name string, i int, a act) {
 // crash ends a sidecar and its mover. Of what it said, keep words a session arrive.
 func (w *world) crash(i, keep int) {
 	w.step(i, act{kind: dies})
+	w.ended(i, keep)
+}
+
+// ended is what follows for others when the process of node i has.
+func (w *world) ended(i, keep int) {
 	for j := range w.nodes {
 		if j != i {
 			w.cut(i, j, keep, 0)
@@ -148,12 +163,13 @@ func (w *world) crash(i, keep int) {
 		}
 	}
 	n := w.node(i)
-	if !w.may(comeBack) {
+	if !w.may(comeBack) || n.old {
 		w.endEngine(i)
 	}
-	if n.g > 0 && i == w.first[n.g] { // its callers hear of the broken connection
-		w.failed[n.g-1] += w.open[n.g-1]
-		w.open[n.g-1] = 0
+	if n.g > 0 && n.self.Rank == 0 { // its callers hear of the broken connection
+		l := w.line(i)
+		w.failed[n.g-1] += w.open[l]
+		w.open[l] = 0
 	}
 }
 
@@ -164,8 +180,10 @@ func (e *emitter) users() {
 			continue
 		}
 		for g := range w.set.dst {
-			if n := w.node(w.first[g+1]); w.may(aborts) && !n.dead() && n.m.Imports() > 0 {
-				e.fault("group %d: import %d is aborted", g+1, h, func(x *world) { x.step(n.i, act{kind: isAborted, a: int(man)}) })
+			for _, i := range w.leaders(g + 1) {
+				if n := w.node(i); w.may(aborts) && !n.dead() && n.m.Imports() > 0 {
+					e.fault("group %d: import %d is aborted", g+1, h, func(x *world) { x.step(i, act{kind: isAborted, a: int(man)}) })
+				}
 			}
 		}
 		if w.may(releases) && !w.node(0).dead() {

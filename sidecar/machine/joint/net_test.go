@@ -76,17 +76,17 @@ func (w *world) apply(i int, o out) {
 	case remarks:
 		w.remember(o.at)
 	case replies:
-		g := n.g - 1
-		if w.open[g]--; w.open[g] < 0 {
+		l := w.line(i)
+		if w.open[l]--; w.open[l] < 0 {
 			w.fail("a call is answered twice")
 		}
-		w.failed[g] += int8(o.to)
+		w.failed[n.g-1] += int8(o.to)
 	case shows:
 		w.mans[o.to] = o.msg
 	case admits:
 		w.admit(n, o.at.proof.claim)
 	case frees:
-		w.step(w.first[n.g], act{kind: freed, a: o.to})
+		w.step(i, act{kind: freed, a: o.to})
 	case breaks_:
 		w.fail("%s", o.text)
 	}
@@ -110,7 +110,7 @@ func (w *world) toStranger(n *node, l *letter) {
 func (w *world) observe(n *node, l *letter) {
 	switch msg := l.msg.(type) {
 	case handoff.DoneAck:
-		w.answered(claim{msg.ID, w.group[w.index(l.to)], msg.Attempt}, msg.Status)
+		w.answered(n, claim{msg.ID, w.group[w.index(l.to)], msg.Attempt}, msg.Status)
 	case handoff.Checked:
 		if !msg.Held {
 			return
@@ -121,7 +121,7 @@ func (w *world) observe(n *node, l *letter) {
 			}
 		}
 		dst := w.index(l.to)
-		p := proof{claim{msg.Check.ID, w.group[dst], msg.Check.Attempt}, dst, int(n.self.Rank)}
+		p := proof{claim{msg.Check.ID, w.group[dst], msg.Check.Attempt}, dst % w.base, int(n.self.Rank)}
 		if x := w.ghost(); x.read[p] && !x.proved[p] {
 			w.remember(remark{what: wasProved, proof: p})
 		}
@@ -130,12 +130,12 @@ func (w *world) observe(n *node, l *letter) {
 
 // answered: the same claim gets the same answer, and OK only while the lease runs and a
 // copy is left.
-func (w *world) answered(c claim, s handoff.Status) {
+func (w *world) answered(by *node, c claim, s handoff.Status) {
 	x := w.ghost()
 	switch was := x.answered[c]; {
 	case was == s:
 		return
-	case was == handoff.OK && s == handoff.Gone && w.forgotten(c.id):
+	case was == handoff.OK && s == handoff.Gone && by.forgot(c.id):
 		return
 	case was != 0:
 		w.fail("the claim %+v is answered %v, and was answered %v", c, s, was)
@@ -148,17 +148,18 @@ func (w *world) answered(c claim, s handoff.Status) {
 		w.fail("hand-off %v is consumed %d times", c.id, n)
 	}
 	for h, k := range w.mans {
-		for i := range w.ranks(0) {
-			if n := w.node(i); k > 0 && w.table.mans[k].ID == c.id && n.eng.alive && (!n.eng.holds(h) || n.eng.letGo[h]) {
+		for i := range w.nodes {
+			n := w.node(i)
+			if n.g == 0 && k > 0 && w.table.mans[k].ID == c.id && n.eng.alive && n.eng.launch == by.eng.launch && (!n.eng.holds(h) || n.eng.letGo[h]) {
 				w.fail("%+v consumes a copy, and %v does not hold it", c, n.self)
 			}
 		}
 	}
 }
 
-// forgotten: p's leader keeps answers for as long as imports may live.
-func (w *world) forgotten(id handoff.ID) bool {
-	_, known := w.node(0).m.Get(id)
+// forgot: a leader of p keeps answers for as long as imports may live.
+func (n *node) forgot(id handoff.ID) bool {
+	_, known := n.m.Get(id)
 	return !known
 }
 
@@ -171,7 +172,7 @@ func (w *world) admit(n *node, c claim) {
 		w.fail("%v admits %v, attempt %d, which was aborted", n.self, c.id, c.a)
 	}
 	for _, s := range w.reads(n.i) {
-		if !w.ghost().proved[proof{c, n.i, s}] {
+		if !w.ghost().proved[proof{c, n.i % w.base, s}] {
 			w.fail("%v admits %v, which source rank %d has not proved", n.self, c.id, s)
 		}
 	}

@@ -26,6 +26,9 @@ type node struct {
 	dials   []handoff.Member
 	opens   []handoff.Member
 	lost    bool // the mover died: LinksLost was not told yet
+	old     bool // another process has its place
+	hung    bool // and it does nothing
+	anew    bool // a new engine is to start here
 	stage
 
 	next machine.Now // of the machine, 0: none
@@ -33,6 +36,9 @@ type node struct {
 }
 
 func (n *node) dead() bool { return n.life&1 == 1 }
+
+// acts: it takes what comes.
+func (n *node) acts() bool { return !n.dead() && !n.hung }
 
 // lives is what discovery shows: four bits a node, its life.
 type lives uint64
@@ -169,13 +175,15 @@ func (r *runner) fate(a act) {
 			n.fromEng = append(n.fromEng, machine.EngineDown{Session: n.eng.session})
 		}
 	case dies:
-		n.life++
+		if n.life++; a.b == 1 {
+			n.eng.misses()
+		}
 		n.dials, n.opens, n.fromEng, n.lost = nil, nil, nil, false
 		n.eng.linked = false
 		n.stage.ends()
 	case restarts:
 		n.life++
-		n.self.Incarnation = r.members[n.i].Incarnation + handoff.Incarnation(50*n.life)
+		n.self.Incarnation = r.members[n.i].Incarnation + handoff.Incarnation(lifeSpan*n.life)
 		n.m, n.minted, n.view = machine.New(r.config(n.self)), 0, unseen
 		n.stage.begins(r.model, n.g)
 		r.event(machine.Found{Records: r.records(lives(a.c))})
@@ -189,6 +197,8 @@ func (r *runner) fate(a act) {
 		r.export(a.a)
 	case announces:
 		n.say(handoff.Announce{Label: labelOf(a.a)})
+	case givesUp:
+		n.say(handoff.ReleaseExport{Label: labelOf(a.a)})
 	case forgets:
 		clear(n.eng.taken)
 		clear(n.eng.names)
@@ -196,6 +206,8 @@ func (r *runner) fate(a act) {
 		clear(n.eng.letGo)
 	case finishes:
 		r.finish()
+	case ages, renews, launches, inherits, loses:
+		r.twinned(a)
 	}
 }
 
@@ -301,6 +313,10 @@ func (r *runner) toPeer(f machine.ToPeer) {
 
 func (r *runner) pull(f machine.Pull) {
 	n := r.node
+	if n.eng.own == nil {
+		r.fail("%v pulls for an engine that another process has", n.self)
+		return
+	}
 	for _, b := range f.Job.DstBlocks {
 		if n.eng.own[b] == 0 || n.eng.own[b] >= exportBit {
 			r.fail("%v pulls into block %d, which is nobody's", n.self, b)
@@ -337,7 +353,7 @@ func (r *runner) settle(k int, bad bool, bytes uint64) {
 	if bad {
 		err = errMade
 	} else {
-		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i, rank}}})
+		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i % r.base, rank}}})
 	}
 	r.event(machine.PullDone{Ticket: t.n, Bytes: 1, Err: err})
 }

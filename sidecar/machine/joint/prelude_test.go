@@ -16,16 +16,16 @@ func (m *model) prelude() string {
 	w := m.fresh(1)
 	for i, p := range m.members {
 		n := &node{m: machine.New(m.config(p)), self: p, i: i, g: m.group[i], view: unseen}
-		blocks := m.set.blocks
-		if m.set.room > 0 && n.g > 0 {
-			blocks = m.set.room
+		if i < m.base {
+			n.eng = newEngine(machine.Session(i+1), m.blocks(n.g))
+			n.stage.begins(m, n.g)
+		} else {
+			n.life = 1
 		}
-		n.eng = newEngine(machine.Session(i+1), blocks)
-		n.stage.begins(m, n.g)
 		w.nodes = append(w.nodes, m.enterNode(n))
 	}
-	for i := range w.nodes {
-		w.step(i, act{kind: looks})
+	for i := range m.base {
+		w.step(i, act{kind: looks, c: uint64(w.lives())})
 		w.step(i, act{kind: joins})
 	}
 	w = m.settled(w)
@@ -38,17 +38,17 @@ func (m *model) prelude() string {
 			m.set.calls = append(m.set.calls, []int{0})
 		}
 		w = m.settled(w)
-		for i := range w.nodes {
+		for i := range m.base {
 			w.step(i, act{kind: finishes})
 		}
 		w = m.settled(w)
-		for i := range w.nodes {
+		for i := range m.base {
 			w.step(i, act{kind: forgets})
 		}
 	}
 	m.set = set
 	w.now += time.Hour
-	for i := range w.nodes {
+	for i := range m.base {
 		w.step(i, act{kind: ticks})
 	}
 	x := m.fresh(set.labels)
@@ -61,14 +61,17 @@ func (m *model) prelude() string {
 			x.step(i, act{kind: exports, a: h})
 		}
 	}
+	if set.gives {
+		x.step(0, act{kind: givesUp, a: set.labels - 1})
+	}
 	return x.pack()
 }
 
 // fresh is a world in which nothing was done, without its nodes.
 func (m *model) fresh(labels int) *world {
-	groups := len(m.set.dst)
+	groups, lines := len(m.set.dst), len(m.set.dst)*(len(m.members)/m.base)
 	return &world{model: m, now: dawn, budget: m.set.budget, gone: m.enterGhost(newGhost(labels)), calls: make([]int8, groups),
-		failed: make([]int8, groups), open: make([]int8, groups), mans: make([]uint32, labels), pipes: make([]pipe, len(m.members)*len(m.members))}
+		failed: make([]int8, groups), open: make([]int8, lines), mans: make([]uint32, labels), pipes: make([]pipe, len(m.members)*len(m.members))}
 }
 
 // settled takes the first step that can be taken, again and again.

@@ -27,12 +27,15 @@ type setup struct {
 	calls  [][]int       // by importing group: the hand-offs that it is asked to import, in order
 	retry  int           // further calls of a group after one that failed
 	hold   time.Duration // asked at export; 0: one lease
+	gives  bool          // p's engine gives up the last hand-off
 	early  bool          // p announces, and an import may come before the export
 	cold   bool          // the groups have not met: no session, no geometry, no link
 	apart  bool          // prompts differ: no import waits for the blocks of another
 	staged bool          // pulls go through chunks and wire movers
 	owned  bool          // and the wire movers pack, not the local one
 	hangs  bool          // packs end with their mover alone
+	twins  bool          // a rank's next process starts beside it, not after it
+	frozen bool          // a host that hangs does nothing until its group stands anew
 
 	faults faultKind // that may happen
 	budget int8      // how many
@@ -48,6 +51,7 @@ type model struct {
 	group   []int            // by node
 	first   []int            // by group: its rank 0's node
 	size    []int32          // by group
+	base    int              // nodes without the second ones
 	minting *node            // is stepped: its counter is what Mint says
 	table   *table
 	start   string
@@ -114,6 +118,12 @@ func newModel(s setup) *model {
 			m.group = append(m.group, g)
 		}
 	}
+	if m.base = len(m.members); s.twins {
+		for i, p := range m.members {
+			p.Incarnation += handoff.Incarnation(m.base)
+			m.members, m.group = append(m.members, p), append(m.group, m.group[i])
+		}
+	}
 	m.start = m.prelude()
 	return m
 }
@@ -132,10 +142,13 @@ func (m *model) mint() uint64 {
 	return uint64(m.minting.i+1)<<32 | uint64(m.minting.self.Incarnation)<<16 | m.minting.minted
 }
 
-// index finds the node of a member, of whatever incarnation; -1 is the stranger.
+// lifeSpan is between the incarnations of two processes of one node.
+const lifeSpan = 50
+
+// index finds the node of a member, of whatever life; -1 is the stranger.
 func (m *model) index(p handoff.Member) int {
 	for i, o := range m.members {
-		if o.Group == p.Group && o.Rank == p.Rank {
+		if o.Group == p.Group && o.Rank == p.Rank && (p.Incarnation-o.Incarnation)%lifeSpan == 0 {
 			return i
 		}
 	}
@@ -149,11 +162,15 @@ func cut(rank, tp int32) layout.Span {
 	return layout.Span{Lo: rank * n, Hi: (rank + 1) * n}
 }
 
-func (m *model) attach(i int) handoff.Attach {
+func instance(g int, launch uint64) handoff.Instance {
+	return handoff.Instance(100 + g + 50*int(launch))
+}
+
+func (m *model) attach(i int, launch uint64) handoff.Attach {
 	self, tp := m.members[i], m.size[m.group[i]]
 	u := cut(int32(self.Rank), tp)
 	row := int64(u.Hi-u.Lo) * 2
-	return handoff.Attach{Group: self.Group, Instance: handoff.Instance(100 + m.group[i]), Rank: self.Rank, Ranks: tp,
+	return handoff.Attach{Group: self.Group, Instance: instance(m.group[i], launch), Rank: self.Rank, Ranks: tp,
 		Model: handoff.ModelIdentity{Name: "test", Layout: tensors},
 		Shards: []layout.Shard{{State: 0, Rank: self.Rank, Box: layout.Box{Layers: layout.Span{Lo: 0, Hi: 1}, Units: u}, Rows: blockTokens,
 			Items: int32(m.set.blocks), DType: layout.BF16, View: layout.View{Layer: 1 << 12, Item: blockTokens * row, Row: row, Unit: 2, Elem: 2}}},
@@ -170,6 +187,14 @@ func (m *model) reads(i int) (out []int) {
 		}
 	}
 	return out
+}
+
+// blocks are of each engine of a group.
+func (m *model) blocks(g int) int {
+	if m.set.room > 0 && g > 0 {
+		return m.set.room
+	}
+	return m.set.blocks
 }
 
 func labelOf(h int) string { return "h" + string(rune('0'+h)) }

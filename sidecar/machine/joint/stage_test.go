@@ -275,7 +275,7 @@ func (r *runner) packer(p handoff.Member) staged.Packer {
 func (r *runner) askGrant(f staged.AskGrant) {
 	p, self := r.peerOf(f.Peer), r.node.self
 	h := f.Job.Handoff
-	id := handoff.ID{Group: self.Group, Instance: handoff.Instance(100 + r.node.g),
+	id := handoff.ID{Group: self.Group, Instance: instance(r.node.g, r.node.eng.launch),
 		Leader: handoff.Incarnation(binary.BigEndian.Uint64(h[:8])), N: binary.BigEndian.Uint64(h[8:])}
 	r.node.lent = append(r.node.lent, lent{grant: f.Grant, job: f.Job, peer: p, of: f.Pin, open: true, by: r.packer(p)})
 	r.local = append(r.local, machine.AskGrant{Grant: f.Grant, Peer: p, Packer: r.packer(p), Of: handoff.Check{ID: id,
@@ -321,7 +321,7 @@ func (r *runner) pulled(f staged.JobDone) {
 	n.tickets = slices.Delete(n.tickets, k, k+1)
 	err := f.Why.Err()
 	if err == nil {
-		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i, int(r.members[t.src].Rank)}}})
+		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i % r.base, int(r.members[t.src].Rank)}}})
 	}
 	r.local = append(r.local, machine.PullDone{Ticket: t.n, Bytes: 1, Err: err})
 }

@@ -54,12 +54,12 @@ func (m *model) Next(s string, emit func(walk.Step, string)) {
 	for i := range w.nodes {
 		e.node(i)
 	}
-	for g := range m.first {
+	for g := range w.crews() {
 		if w.steps(g) {
 			e.do("engines of group %d step", g, 0, func(x *world) { x.engines(g) })
 		}
 	}
-	for g := range m.first {
+	for g := range w.crews() {
 		if m.set.room > 0 && w.decodes(g) {
 			e.do("requests of group %d end", g, 0, func(x *world) {
 				for i := range x.ranks(g) {
@@ -87,7 +87,7 @@ func (e *emitter) words() {
 	w := e.w
 	for from := range w.nodes {
 		for to := range w.nodes {
-			if p := w.pipe(from, to); len(p.q) > 0 && !w.node(to).dead() {
+			if p := w.pipe(from, to); len(p.q) > 0 && w.node(to).acts() {
 				e.do(w.letter(p.q[0]).sent, from, to, func(x *world) { x.deliver(from, to) })
 			}
 		}
@@ -111,6 +111,12 @@ func (e *emitter) one(name string, i int, a act) {
 // node is what sidecar i, its mover and its engine do.
 func (e *emitter) node(i int) {
 	w, n := e.w, e.w.node(i)
+	if w.set.twins {
+		e.twins(i)
+	}
+	if n.hung {
+		return
+	}
 	for k, t := range n.tickets {
 		if t.job != (staged.Job{}) && !n.dead() {
 			continue // its halves say when it ends
@@ -124,13 +130,18 @@ func (e *emitter) node(i int) {
 	}
 	e.stage(i)
 	if n.dead() {
-		if len(n.tickets)+len(n.packs) == 0 && w.may(comeBack) { // its mover was seen to have ended
+		if n.idle() && w.may(comeBack) && !w.set.twins { // its mover was seen to have ended
 			e.do("sidecar %d restarts", i, 0, func(x *world) { x.restart(i) })
 		}
 		return
 	}
-	if n.eng.alive && !n.eng.linked && len(n.tickets)+len(n.packs) == 0 && len(n.fromEng) == 0 {
-		e.one("node %d: its engine attaches", i, act{kind: joins})
+	if n.idle() && len(n.fromEng) == 0 && !n.eng.linked {
+		switch {
+		case n.eng.alive:
+			e.one("node %d: its engine attaches", i, act{kind: joins})
+		case n.anew:
+			e.one("node %d: a new engine attaches", i, act{kind: launches})
+		}
 	}
 	if len(n.fromEng) > 0 {
 		e.one("node %d hears its engine", i, act{kind: says})
@@ -140,6 +151,8 @@ func (e *emitter) node(i int) {
 			if n.view == w.lives() || !w.may(views) { // discovery tells first: a dial that fails before is dialled again
 				e.do("node %d: dial fails", i, 0, func(x *world) { x.dialled(i, k) })
 			}
+			continue
+		} else if o.hung {
 			continue
 		}
 		e.do("node %d reaches %d", i, w.index(p), func(x *world) { x.dialled(i, k) })
@@ -194,8 +207,12 @@ func (w *world) halved(g int) bool {
 
 // bytes are what ticket t would copy, a byte for each block.
 func (w *world) bytes(t tick) (out uint64) {
+	src := t.src
+	if w.node(src).eng.own == nil { // its engine went to another process, and keeps its memory
+		src = w.twin(src)
+	}
 	for j, b := range t.from {
-		out |= uint64(w.node(t.src).eng.content[b][0]) << (8 * j)
+		out |= uint64(w.node(src).eng.content[b][0]) << (8 * j)
 	}
 	return out
 }
@@ -227,8 +244,9 @@ func (w *world) restart(i int) {
 
 func (m *model) records(v lives) (out []discovery.Record) {
 	for i, p := range m.members {
-		if l := v.of(i); l&1 == 0 {
-			out = append(out, discovery.Record{Group: p.Group, Rank: int32(p.Rank), Incarnation: uint64(p.Incarnation) + uint64(50*l), Addr: "a"})
+		next := i < m.base && m.set.twins && v.of(m.twin(i))&1 == 0
+		if l := v.of(i); l&1 == 0 && !next {
+			out = append(out, discovery.Record{Group: p.Group, Rank: int32(p.Rank), Incarnation: uint64(p.Incarnation) + uint64(lifeSpan*l), Addr: "a"})
 		}
 	}
 	return out
@@ -239,7 +257,7 @@ func (e *emitter) imports() {
 	w := e.w
 	for g, hs := range w.set.calls {
 		made := int(w.calls[g])
-		if made >= len(hs)+min(w.set.retry, int(w.failed[g])) || w.node(w.first[g+1]).dead() {
+		if made >= len(hs)+min(w.set.retry, int(w.failed[g])) {
 			continue
 		}
 		h := hs[min(made, len(hs)-1)]
@@ -247,11 +265,16 @@ func (e *emitter) imports() {
 		if man == 0 {
 			continue
 		}
-		e.do("group %d is asked to import %d", g+1, h, func(x *world) {
-			x.calls[g]++
-			x.open[g]++
-			x.step(x.first[g+1], act{kind: imports, a: int(man)})
-		})
+		for _, i := range w.leaders(g + 1) {
+			if w.node(i).dead() {
+				continue
+			}
+			e.do("group %d is asked to import %d", g+1, h, func(x *world) {
+				x.calls[g]++
+				x.open[x.line(i)]++
+				x.step(i, act{kind: imports, a: int(man)})
+			})
+		}
 	}
 }
 

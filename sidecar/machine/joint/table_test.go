@@ -113,9 +113,12 @@ func (w *world) step(i int, a act) {
 	}
 }
 
+// cloneOf is a copy of a node that the table has.
+func (m *model) cloneOf(k uint32) *node { return deep.Clone(m.codec, m.table.nodes[k]) }
+
 // run does a task for the first time.
 func (m *model) run(t task) result {
-	r := &runner{model: m, node: deep.Clone(m.codec, m.table.nodes[t.node]), now: t.now}
+	r := &runner{model: m, node: m.cloneOf(t.node), now: t.now}
 	r.act(t.act)
 	return result{m.enterNode(r.node), r.outs}
 }

@@ -21,7 +21,7 @@ type world struct {
 	gone   uint32 // ghost
 	calls  []int8 // by importing group: calls made
 	failed []int8 // of them, those that failed
-	open   []int8 // calls without an answer, by importing group
+	open   []int8 // calls without an answer, by importing leader
 	mans   []uint32
 	bad    string
 
@@ -70,7 +70,10 @@ func (w *world) pack() string {
 	b = binary.AppendVarint(b, int64(w.now-dawn))
 	b = binary.AppendUvarint(append(b, byte(w.budget)), uint64(w.gone))
 	for g := range w.calls {
-		b = append(b, byte(w.calls[g]), byte(w.failed[g]), byte(w.open[g]))
+		b = append(b, byte(w.calls[g]), byte(w.failed[g]))
+	}
+	for _, n := range w.open {
+		b = append(b, byte(n))
 	}
 	w.buf = appendAll(b, w.mans)
 	return string(w.buf)
@@ -131,7 +134,10 @@ func (m *model) unpack(s string) *world {
 	w.now, w.budget, w.gone = dawn+machine.Now(v), int8(r.byte()), uint32(r.num())
 	w.calls, w.failed, w.open = w.calls[:0], w.failed[:0], w.open[:0]
 	for range m.set.dst {
-		w.calls, w.failed, w.open = append(w.calls, int8(r.byte())), append(w.failed, int8(r.byte())), append(w.open, int8(r.byte()))
+		w.calls, w.failed = append(w.calls, int8(r.byte())), append(w.failed, int8(r.byte()))
+	}
+	for range len(m.set.dst) * (len(m.members) / m.base) {
+		w.open = append(w.open, int8(r.byte()))
 	}
 	w.mans = r.all(w.mans[:0], m.set.labels)
 	return w
@@ -156,11 +162,11 @@ func (w *world) fail(format string, a ...any) {
 // check looks for what no state may be. What a change left alone was looked at before.
 func (w *world) check() {
 	for i := range w.nodes {
-		n, first := w.node(i), w.first[w.group[i]]
+		n, first := w.node(i), w.seat(w.first[w.group[i]])
 		if w.touched(i) && n.harm != "" {
 			w.fail("%s", n.harm)
 		}
-		if i == first || !w.touched(i) && !w.touched(first) {
+		if i == first || !w.touched(i) && !w.touched(first) || n.eng.launch != w.node(first).eng.launch {
 			continue
 		}
 		for of, k := range n.eng.verdict {
@@ -169,23 +175,30 @@ func (w *world) check() {
 			}
 		}
 	}
-	if w.now != w.from.now || w.gone != w.from.gone || w.stepped&(1<<w.size[0]-1) != 0 {
-		w.checkLeases()
+	if w.now != w.from.now || w.gone != w.from.gone || w.stepped&w.sources() != 0 {
+		for _, i := range w.leaders(0) {
+			w.checkLeases(w.node(i))
+		}
 	}
 }
 
 func (w *world) touched(i int) bool { return w.stepped>>i&1 == 1 }
 
+// sources are the nodes of p, as a set.
+func (w *world) sources() uint64 {
+	s := uint64(1)<<w.size[0] - 1
+	return s | s<<w.base
+}
+
 // checkLeases: while the leader's lease runs, every rank that heard of it holds its memory.
-func (w *world) checkLeases() {
-	lead := w.node(0)
+func (w *world) checkLeases(lead *node) {
 	if lead.dead() {
 		return
 	}
 	for h, told := range w.ghost().told {
-		for i := range w.ranks(0) {
+		for i := range w.nodes {
 			n := w.node(i)
-			if n.eng.alive && told>>i&1 == 1 && (!n.eng.holds(h) || n.eng.letGo[h]) && lead.m.Leased(labelOf(h), w.now, n.self) {
+			if n.g == 0 && n.eng.alive && n.eng.launch == lead.eng.launch && told>>i&1 == 1 && (!n.eng.holds(h) || n.eng.letGo[h]) && lead.m.Leased(labelOf(h), w.now, n.self) {
 				w.fail("%v: the lease of hand-off %d runs, and its memory was let go", n.self, h)
 			}
 		}
@@ -263,14 +276,4 @@ func (w *world) wasted() string {
 		}
 	}
 	return ""
-}
-
-func (w *world) ranks(g int) func(func(int) bool) {
-	return func(yield func(int) bool) {
-		for i := range int(w.size[g]) {
-			if !yield(w.first[g] + i) {
-				return
-			}
-		}
-	}
 }

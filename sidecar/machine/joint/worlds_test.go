@@ -26,6 +26,16 @@ func hanging(s *setup) { s.hangs = true }
 func owned(s *setup)   { s.staged, s.owned = true, true }
 func renewed(s *setup) { s.hold, s.deadline = 35*time.Second, 50*time.Second }
 
+// twins: every rank may have two sidecars.
+func twins(s *setup)  { s.twins = true }
+func frozen(s *setup) { s.frozen = true }
+
+// pair: two ranks, whose hand-off nobody asks for.
+func pair(s *setup) { s.twins, s.cold, s.src, s.calls = true, true, 2, nil }
+
+// askTwice: an import is asked for twice, by whoever knows of one leader or the other.
+func askTwice(s *setup) { s.calls = [][]int{{0, 0}} }
+
 // two importing groups are asked for one hand-off.
 func rivals(ranks, copies int32) func(*setup) {
 	return func(s *setup) {
@@ -71,6 +81,17 @@ var worlds = []struct {
 	{"1+1 staged by wire movers two hand-offs, a mover", false, one(1, 1, wires).with(owned).with(twoHands).with(func(s *setup) { s.room, s.apart = 0, true })},
 	{"2 read by 1 staged, packs hang, a process dies", false, one(1, 1, processes|wires).with(byWire).with(hanging).with(func(s *setup) { s.src = 2 })},
 	{"1+1+1 staged one copy, a mover", false, one(1, 1, movers|wires).with(rivals(1, 1)).with(byWire)},
+	{"1+1 twins, a fault", false, one(1, 1, sidecars|comeBack|hosts).with(twins).with(askTwice)},
+	{"1+1 twins, a host and a delay", false, one(1, 2, hosts|delays).with(twins)},
+	{"2 twins, a process dies", false, one(1, 1, sidecars|comeBack).with(pair)},
+	{"2 twins, one hand-off of two given up, a process dies", false, one(1, 1, sidecars|comeBack).with(pair).with(func(s *setup) { s.labels, s.gives = 2, true })},
+	{"2 twins, a frozen host", false, one(1, 1, hosts).with(pair).with(frozen)},
+	{"2 twins, a host", true, one(1, 1, hosts).with(pair)},
+	{"1+1 twins asked twice, a host and a delay", true, one(1, 2, hosts|delays).with(twins).with(askTwice)},
+	{"2 read by 1 twins, a process dies", true, one(1, 1, sidecars|comeBack).with(twins).with(func(s *setup) { s.src = 2 })},
+	{"1 read by 2 twins, a process dies", true, one(2, 1, sidecars|comeBack).with(twins).with(func(s *setup) { s.src = 1 })},
+	{"2 read by 1 twins, a frozen host", true, one(1, 1, hosts).with(twins).with(frozen).with(func(s *setup) { s.src = 2 })},
+	{"1 read by 2 twins, a frozen host", true, one(2, 1, hosts).with(twins).with(frozen).with(func(s *setup) { s.src = 1 })},
 	{"1+1 staged, two faults", true, one(1, 2, alive).with(byWire)},
 	{"2+2 staged, no fault", true, one(2, 0, 0).with(byWire)},
 	{"2+2 staged, a copy, mover or word", true, one(2, 1, local|wires).with(byWire)},
