@@ -230,10 +230,31 @@ func (w *world) steps(g int) bool {
 
 // engines is one step of crew g's engines, all ranks at once.
 func (w *world) engines(g int) {
-	a := act{kind: applies, a: w.letGo(g), c: w.node(w.head(g)).eng.through}
+	first := &w.node(w.head(g)).eng
+	a := act{kind: applies, a: w.letGo(g), c: first.through}
+	for i := range w.ranks(g) {
+		if d := w.node(i).eng.unlike(first); d > 0 {
+			w.fail("%v applies another decision %d than rank 0", w.node(i).self, d)
+		}
+	}
 	for i := range w.ranks(g) {
 		w.step(i, a)
 	}
+}
+
+// unlike is the first decision that is not what it is on rank 0, of those that come next on
+// both; 0: none.
+func (e *engine) unlike(first *engine) uint64 {
+	for k := range min(len(e.held), len(first.held)) {
+		d, o := e.held[k], first.held[k]
+		if d.N > first.through {
+			break
+		}
+		if d.N != o.N || d.Kind != o.Kind || d.Of != o.Of || d.Label != o.Label || d.Attempt != o.Attempt {
+			return d.N
+		}
+	}
+	return 0
 }
 
 func (r *runner) applyThrough(through uint64, let int) {

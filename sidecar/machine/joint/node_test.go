@@ -369,34 +369,3 @@ func (r *runner) link(k int, bad bool) {
 	}
 	r.event(machine.Linked{Peer: p, Err: err})
 }
-
-// stuck says what is not as it should be with n at an end.
-func (n *node) stuck() string {
-	switch {
-	case len(n.tickets) > 0:
-		return fmt.Sprintf("%v is left with %d tickets", n.self, len(n.tickets))
-	case n.dead():
-		return ""
-	case n.next > 0:
-		return fmt.Sprintf("%v has a deadline at %v, and a tick then changes nothing", n.self, n.next)
-	}
-	if s := n.stage.stuck(); s != "" {
-		return fmt.Sprintf("%v: %s", n.self, s)
-	}
-	l := n.m.Load()
-	l.Dials, l.Links = 0, 0
-	switch {
-	case l != machine.Load{}:
-		return fmt.Sprintf("%v is left with %+v", n.self, l)
-	case !n.eng.alive:
-		return ""
-	case !n.m.Status().Ready:
-		return fmt.Sprintf("%v: its group does not stand", n.self)
-	}
-	for b, o := range n.eng.own {
-		if o != 0 && n.eng.verdict[o] != handoff.Admit {
-			return fmt.Sprintf("%v: block %d is held for ever by %x", n.self, b, o)
-		}
-	}
-	return ""
-}

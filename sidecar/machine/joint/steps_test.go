@@ -146,17 +146,7 @@ func (e *emitter) node(i int) {
 	if len(n.fromEng) > 0 {
 		e.one("node %d hears its engine", i, act{kind: says})
 	}
-	for k, p := range n.dials {
-		if o := w.node(w.index(p)); o.self != p || o.dead() {
-			if n.view == w.lives() || !w.may(views) { // discovery tells first: a dial that fails before is dialled again
-				e.do("node %d: dial fails", i, 0, func(x *world) { x.dialled(i, k) })
-			}
-			continue
-		} else if o.hung {
-			continue
-		}
-		e.do("node %d reaches %d", i, w.index(p), func(x *world) { x.dialled(i, k) })
-	}
+	e.dials(i)
 	for k := range n.opens {
 		e.one("node %d: link %d opens", i, act{kind: linkOpens, a: k})
 	}
@@ -168,6 +158,20 @@ func (e *emitter) node(i int) {
 	}
 	if n.next > 0 && n.next <= w.now {
 		e.one("node %d ticks", i, act{kind: ticks})
+	}
+}
+
+// dials end at any time.
+func (e *emitter) dials(i int) {
+	w, n := e.w, e.w.node(i)
+	for k, p := range n.dials {
+		if o := w.node(w.index(p)); o.self != p || o.dead() {
+			if n.view == w.lives() || !w.may(views) { // discovery tells first: a dial that fails before is dialled again
+				e.do("node %d: dial fails", i, 0, func(x *world) { x.dialled(i, k) })
+			}
+		} else if !o.hung {
+			e.do("node %d reaches %d", i, w.index(p), func(x *world) { x.dialled(i, k) })
+		}
 	}
 }
 
