@@ -216,6 +216,11 @@ func (m *Machine) meetsTick(now Now, dst []Pair) []Pair {
 			dst = append(dst, m.pinPair(p.Info.Pin, inPinDeadline))
 		}
 	}
+	for l, at := range m.kept {
+		if at <= now && m.leaves(l) {
+			dst = append(dst, pairOf(pinHalf, pinLeaving, inPinDeadline))
+		}
+	}
 	for _, id := range m.lead.labels {
 		if m.lead.sources[id].Deadline() <= now {
 			dst = append(dst, m.sourcePair(id, inLeaseEnds))
@@ -273,11 +278,14 @@ func (m *Machine) meetsPacks(e Event, dst []Pair) []Pair {
 	case AskGrant:
 		return append(dst, m.pinPair(e.Of.Pin, inAskGrant))
 	case GrantEnded:
-		if p, ok := m.grants.Of(e.Grant); ok {
-			return append(dst, m.pinPair(handoff.PinID(p.ID), inGrantEnded))
-		}
+		p, _ := m.grants.Of(e.Grant) // none: its mover exited before
+		return append(dst, m.pinPair(handoff.PinID(p.ID), inGrantEnded))
 	case PackerExited:
-		for _, p := range m.grants.Pins(e.Packer) {
+		ps := m.grants.Pins(e.Packer)
+		if len(ps) == 0 {
+			return append(dst, m.pinPair(0, inPackerExited))
+		}
+		for _, p := range ps {
 			dst = append(dst, m.pinPair(handoff.PinID(p.ID), inPackerExited))
 		}
 	}

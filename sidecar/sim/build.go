@@ -48,8 +48,8 @@ func newWorld(seed uint64, count *Coverage) *world {
 	w := &world{seed: seed, r: rand.New(rand.NewPCG(seed, 0x5eed)), count: count, engines: map[machine.Session]*engine{},
 		calls: map[machine.Call]*call{}, prompts: make([]prompt, 1), book: newBook(), loads: map[staged.Job]*load{}}
 	w.temper = w.mood()
-	both := w.r.IntN(4) == 0
-	for i, tps := range [2][]int{w.side(), w.side()} {
+	both := w.r.IntN(4) == 0 || w.temper.pinches() && w.r.IntN(2) == 0
+	for i, tps := range w.sides() {
 		for j, tp := range tps {
 			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), role: [2]discovery.Role{discovery.Prefill, discovery.Decode}[i],
 				epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
@@ -77,7 +77,8 @@ func (w *world) mood() temper {
 	t := temper{slow: w.r.IntN(6), long: w.between(30*time.Millisecond, 6*time.Second), dup: w.r.IntN(5), replay: w.r.IntN(8),
 		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
 		failing: w.r.IntN(8), links: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), rivals: 1, early: 30, policy: handoff.WeightsRefuse,
-		step: w.between(time.Millisecond, 20*time.Millisecond), stale: w.r.IntN(4), plain: w.r.IntN(5) == 0, staged: w.r.IntN(4) == 0}
+		step: w.between(time.Millisecond, 20*time.Millisecond), stale: w.r.IntN(4), plain: w.r.IntN(5) == 0, staged: w.r.IntN(4) == 0,
+		packs: 8, pack: 6 * time.Second, pinch: 3}
 	if w.r.IntN(10) == 0 {
 		t.step = w.between(20*time.Millisecond, 2*time.Second)
 	}
@@ -100,7 +101,7 @@ func (w *world) mood() temper {
 		t.strike, t.rivals = w.r.IntN(25), 4
 	}
 	if w.r.IntN(5) == 0 {
-		t.links, t.burst, t.slow = 60, 4, 15
+		t.links, t.burst, t.slow, t.pinch = 60, 4, 15, 15
 		for range 4 {
 			s := w.r.IntN(1 << 16)
 			w.after(w.between(50*time.Millisecond, 2*time.Second), nil, func() {
@@ -114,12 +115,30 @@ func (w *world) mood() temper {
 	if w.r.IntN(8) == 0 {
 		t.policy = handoff.WeightsAllow
 	}
+	if w.r.IntN(12) == 0 {
+		t.failing, t.slow, t.pinch = 30, 15, 15
+	}
+	if w.r.IntN(8) == 0 {
+		t.staged, t.packs, t.pack, t.pinch = true, 40, 10*time.Second, 30
+		t.lease, t.hold, t.margin, t.keep = 2*time.Second, 5*time.Second, time.Second, 3*time.Second
+	}
 	return t
+}
+
+// sides are how many ranks each group of both sides has. In some worlds a rank that does not
+// lead reads from two.
+func (w *world) sides() [2][]int {
+	if w.r.IntN(100) < 6 {
+		return [2][]int{{4, 1}, {2, 1}}
+	}
+	return [2][]int{w.side(), w.side()}
 }
 
 // side is how many ranks each group of one side has: 2 to 8 in all, mostly few.
 func (w *world) side() []int {
 	switch k := w.r.IntN(100); {
+	case w.temper.pinches() && k < 20:
+		return []int{4, 1}
 	case k < 40:
 		return []int{1, 1}
 	case k < 60:

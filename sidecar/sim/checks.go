@@ -28,12 +28,12 @@ type book struct {
 	spent    map[handoff.ID]int32
 	admits   map[handoff.ID][]claim
 	opened   map[opening]bool // and not withdrawn since
-	asked    map[try]handoff.Incarnation
+	asked    map[try]question
 }
 
 func newBook() book {
 	return book{read: map[proof]bool{}, proved: map[proof]bool{}, consumed: map[claim]bool{}, spent: map[handoff.ID]int32{}, admits: map[handoff.ID][]claim{},
-		opened: map[opening]bool{}, asked: map[try]handoff.Incarnation{}}
+		opened: map[opening]bool{}, asked: map[try]question{}}
 }
 
 // claims are those that a decision of this rank's group may be about: the leader that

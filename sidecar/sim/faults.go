@@ -37,6 +37,7 @@ const (
 	// Movers.
 	MoverDies
 	WireDies
+	WireCrashes // by itself
 	SlowPack
 	Revoked // a lease ends under a pack
 	CopyFails
@@ -67,7 +68,7 @@ const (
 
 var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "forged claim", "stale answer", "late PeerDown",
 	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "word of a dead leader", "sidecar superseded", "sidecar pauses", "late tick",
-	"mover dies", "wire mover dies", "slow pack", "grant revoked", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
+	"mover dies", "wire mover dies", "wire mover crashes", "slow pack", "grant revoked", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
 	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset"}
 
 func (f Fault) String() string {
@@ -127,7 +128,8 @@ func (w *world) blow(k int, n, to *sidecar, ss *session) {
 	case k < 6:
 		w.cut(ss, nil)
 	case k < 7:
-		ss.last[0], ss.last[1] = max(ss.last[0], w.now)+3*time.Second, max(ss.last[1], w.now)+3*time.Second
+		w.stall(ss, 0, 3*time.Second)
+		w.stall(ss, 1, 3*time.Second)
 	case k < 8 && !n.dead:
 		n.crash()
 	case k < 9 && !to.dead:

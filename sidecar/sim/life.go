@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -49,15 +50,20 @@ func (w *world) drain(g *group, resume bool) {
 	}
 }
 
-// serve resumes a group's intake. A leader that dies may take the call along, and one to
-// drain may be slower.
+// serve resumes a group's intake. A leader that dies may take the call along, or what it
+// decided and no engine has applied, and a call to drain may be slower.
 func (w *world) serve(g *group) {
 	w.drain(g, true)
 	w.after(time.Second, nil, func() {
-		if n := g.seats[0].side; n == nil || !n.m.Status().Ready || n.m.Status().Draining || w.drains() {
+		if n := g.seats[0].side; n == nil || !n.m.Status().Ready || n.m.Status().Draining || w.drains() || g.drains() {
 			w.serve(g)
 		}
 	})
+}
+
+// drains reports whether an engine takes no work.
+func (g *group) drains() bool {
+	return slices.ContainsFunc(g.seats, func(s *seat) bool { return s.eng != nil && s.eng.draining })
 }
 
 // drains reports whether a call to drain is on its way.

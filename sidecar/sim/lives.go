@@ -30,7 +30,10 @@ func (n *sidecar) crashFor(down time.Duration) {
 		w.after(w.between(0, min(down, 50*time.Millisecond)), nil, func() { e.lost(c, nil) })
 	}
 	reaped := w.between(0, 20*time.Millisecond)
-	w.after(reaped, nil, n.reap) // the mover ends with the process, soon
+	if w.chance(20) {
+		reaped = w.between(20*time.Millisecond, time.Second)
+	}
+	w.after(reaped, nil, n.reap) // the mover ends with the process, mostly soon
 	w.after(reaped+down, nil, s.start)
 }
 

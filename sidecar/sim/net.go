@@ -52,6 +52,9 @@ func (n *sidecar) all() []*session {
 
 // send puts a message on its session; to itself, it comes at once.
 func (n *sidecar) send(f machine.ToPeer) {
+	if m, ok := f.Msg.(handoff.Landed); ok {
+		n.pinchLanded(m)
+	}
 	if f.Peer == n.self {
 		n.local = append(n.local, f.Msg)
 		return
@@ -63,6 +66,7 @@ func (n *sidecar) send(f machine.ToPeer) {
 	if n.w.bereave(n, ss.ends[1-ss.end(n)], ss, f.Msg) {
 		return
 	}
+	n.pinch(ss, 1-ss.end(n), f.Msg)
 	n.w.carry(ss, 1-ss.end(n), f.Msg)
 	if n.w.chance(n.w.temper.dup) {
 		n.w.hit(Duplicate)

@@ -18,6 +18,12 @@ type try struct {
 	group   *group
 }
 
+// question is the last Open of a try.
+type question struct {
+	by   handoff.Incarnation
+	open handoff.Open
+}
+
 // checkOpened: a copy goes to a claim that this very process opened, and that did not
 // withdraw.
 func (n *sidecar) checkOpened(c claim) {
@@ -39,10 +45,10 @@ func (n *sidecar) checkTaken(id handoff.ID) {
 // checkAttempt: no two lives of a leader try under one number.
 func (n *sidecar) checkAttempt(o handoff.Open) {
 	asked, t := n.w.book.asked, try{o.ID, o.Attempt, n.g}
-	if was, ok := asked[t]; ok && was != n.self.Incarnation {
+	if was, ok := asked[t]; ok && was.by != n.self.Incarnation {
 		n.w.fail("%v opens %v by attempt %d, which was its predecessor's", n.self, o.ID, o.Attempt)
 	}
-	asked[t] = n.self.Incarnation
+	asked[t] = question{n.self.Incarnation, o}
 }
 
 // heard looks at what reaches a sidecar, before it acts on it.

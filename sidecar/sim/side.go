@@ -41,6 +41,7 @@ type sidecar struct {
 	answers  map[handoff.ID][]answer         // that it heard
 	stage    *stage                          // nil: it has staged nothing
 	late     *lateWords                      // of a leader that died
+	landed   handoff.Landed                  // that was pinched last
 	ghost    *engine                         // that it serves while others have both their places
 }
 
@@ -175,6 +176,7 @@ func (n *sidecar) carry(f machine.Effect) {
 		w.hit(MoverKilled)
 		w.after(0, n, n.restartMover)
 	case machine.Granted:
+		n.pinchGrant(f.Pin.Pin)
 		w.after(0, n, func() { n.stage.source(staged.Granted{Grant: f.Grant}) })
 	case machine.GrantRefused:
 		w.after(0, n, func() { n.stage.source(staged.Refused{Grant: f.Grant}) })

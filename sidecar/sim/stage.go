@@ -128,6 +128,9 @@ func (s *stage) send(to *sidecar, msg staged.Message) {
 		times = 2
 	}
 	end := 1 - ss.end(n)
+	if _, ok := msg.(staged.Offer); ok {
+		s.pinch(to, ss, end)
+	}
 	for range times {
 		at := max(ss.last[end], w.now+w.transit())
 		ss.last[end] = at
@@ -226,9 +229,9 @@ func (s *stage) pack(f staged.Pack) {
 	}
 	l := w.loads[f.Stamp.Job]
 	took := w.between(100*time.Microsecond, 3*time.Millisecond)
-	if w.chance(8) {
+	if w.chance(w.temper.packs) {
 		w.hit(SlowPack)
-		took = w.between(3*time.Millisecond, 6*time.Second)
+		took = w.between(3*time.Millisecond, w.temper.pack)
 	}
 	begin := w.between(0, took)
 	c := &s.out[f.Chunk]

@@ -68,6 +68,12 @@ func (s *stage) killWire(o *sidecar, wire staged.Incarnation) {
 		return
 	}
 	w.hit(WireDies)
+	s.endWire(o, p)
+}
+
+// endWire is the end of a wire mover, and of the one that takes its place the begin.
+func (s *stage) endWire(o *sidecar, p *wires) {
+	w, wire := s.n.w, p.now
 	p.dies = true
 	w.after(w.between(0, 5*time.Millisecond), nil, func() {
 		p.now = 0
@@ -99,6 +105,9 @@ func (s *stage) fetch(e staged.Fetch) {
 	w, from := s.n.w, s.n.w.byID(e.Peer)
 	f := &fetch{Fetch: e, of: from.stage, wire: e.Of}
 	s.checkIn(e.Chunk)
+	if s.peers[from].now != e.Wire {
+		return // it has died, and its exit says so
+	}
 	s.reads = append(s.reads, f)
 	if e.Of == 0 && f.of != nil && f.of.peers[s.n] != nil {
 		f.wire = f.of.peers[s.n].now
@@ -129,6 +138,7 @@ func (s *stage) carryOut(f *fetch) {
 				return
 			}
 			f.begun = true
+			f.of.checkRead(f)
 			src, dst := &f.of.out[f.From], &s.in[f.Chunk]
 			switch part {
 			case 0:
@@ -207,6 +217,15 @@ func (s *stage) checkOut(chunk int32) {
 			if f.of == s && f.From == chunk && f.begun && s.serves(o, f.wire) {
 				s.n.w.fail("%v packs chunk %d, which %v still reads", s.n.self, chunk, o.self)
 			}
+		}
+	}
+}
+
+// checkRead: a chunk is read when no pack writes it.
+func (s *stage) checkRead(f *fetch) {
+	for _, p := range s.packs {
+		if p.chunk == f.From && !p.dead {
+			s.n.w.fail("chunk %d of %v is read for offer %d, and a pack writes it", f.From, s.n.self, p.stamp.Offer)
 		}
 	}
 }

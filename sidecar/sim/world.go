@@ -6,9 +6,10 @@
 // end, when faults have stopped and time has run on, nothing may be left.
 //
 // world.go is time and chance, side.go a sidecar's process with its effects, net.go and
-// found.go what lies between sidecars, engine.go, steps.go and mover.go what lies below
-// them, users.go who exports and imports, faults.go what breaks, checks.go what must
-// hold, words.go the trace, run.go many schedules at a time.
+// wire.go what lies between sidecars, engine.go, steps.go, mover.go and stage.go what lies
+// below them, users.go who exports and imports, faults.go what breaks at random and
+// pinch.go what breaks on purpose, checks.go and rules.go what must hold, words.go the
+// trace, run.go many schedules at a time.
 package sim
 
 import (
@@ -80,6 +81,9 @@ type temper struct {
 	plain                     bool          // the model has no state per request
 	policy                    handoff.WeightsPolicy
 	hang                      int           // percent of copies that hang
+	packs                     int           // percent of packs that are slow
+	pack                      time.Duration // how slow at most
+	pinch                     int           // percent of the instants of pinch.go at which something happens
 	step                      time.Duration // of engines
 }
 
