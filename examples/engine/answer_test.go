@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,12 +21,16 @@ func answer(t testing.TB, r *engine.Rank, req front.Request) (w engine.Wanted, r
 	if err != nil {
 		return w, res, err
 	}
+	return collect(events)
+}
+
+func collect(events <-chan front.Event) (w engine.Wanted, res front.Result, err error) {
 	for ev := range events {
 		switch {
 		case ev.Err != nil:
 			return w, res, ev.Err
 		case ev.Result != nil:
-			w.Reason = sample.Reason(ev.Result.Reason)
+			w.Reason, w.Drafted, w.Accepted = sample.Reason(ev.Result.Reason), ev.Result.Drafted, ev.Result.Accepted
 			return w, *ev.Result, nil
 		}
 		w.Tokens = append(w.Tokens, ev.Token)
@@ -50,7 +55,7 @@ func wanted(t testing.TB, cfg engine.Config, req front.Request) engine.Wanted {
 }
 
 func same(a, b engine.Wanted) bool {
-	return slices.Equal(a.Tokens, b.Tokens) && slices.Equal(a.Logprobs, b.Logprobs) && a.Reason == b.Reason
+	return reflect.DeepEqual(a, b)
 }
 
 // carry hands one request over and gives the answer that decode makes.

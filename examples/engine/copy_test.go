@@ -38,6 +38,9 @@ func (w *world) copyInto(dst *session, r handoff.Reserved, src *group, exports [
 						} else {
 							float.Store(d.DType, to, float.Load(from.DType, is))
 						}
+						if w.spoil != nil {
+							w.spoil(st, l, to)
+						}
 					}
 				}
 			}

@@ -80,7 +80,7 @@ func (r *Rank) reserve(d handoff.Decision) error {
 		default:
 			r.poison(t)
 			r.imports[d.N] = &request{id: importBit | reqID(d.N), hold: t.ID, table: t, hashes: slices.Clone(d.Hashes),
-				pos: d.Position, epoch: d.WeightsEpoch, label: d.Label, resume: res}
+				pos: d.Position, last: res.last, epoch: d.WeightsEpoch, label: d.Label, resume: res}
 			ans.Blocks, ans.Cached, ans.Slot = slices.Clone(t.Blocks), t.Cached, t.Slot
 		}
 	}
@@ -154,7 +154,7 @@ func (r *Rank) export(o exportOp) error {
 	}
 	delete(r.requests, o.ID)
 	r.exports[o.Label] = q
-	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
+	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks[:r.pool.BlocksFor(q.pos)]), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
 		Copies: o.Copies, WeightsEpoch: q.epoch}
 	if r.sched != nil {
 		e.Resume = r.sched.resume(o.Label)

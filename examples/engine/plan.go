@@ -11,7 +11,7 @@ import (
 // batch is what a step computes, while it is put together.
 type batch struct {
 	admission.Batch
-	left int32 // tokens that still fit
+	left int32 // tokens that still fit; drafts may take a few more
 }
 
 // plan puts the next step together: everything that is due, then one token of every
@@ -44,12 +44,19 @@ func (s *scheduler) due() {
 	slices.Sort(s.st.Unpin)
 }
 
-// decodes lets every request that decodes into the batch.
+// decodes lets every request that decodes, or drafts before it is exported, into the batch.
 func (s *scheduler) decodes(b *batch) {
 	for _, t := range s.tasks {
-		if t.phase == decode && s.mayFit(t) && b.left > 0 {
+		switch {
+		case b.left <= 0:
+			return
+		case t.phase == decode && s.mayFit(t):
 			b.Decodes++
-			s.join(b, t, runOp{ID: t.id, Token: t.next}, 1)
+			op := s.decodeOp(t)
+			s.join(b, t, op, int32(len(op.Tokens)))
+		case t.phase == proposing:
+			b.Decodes++
+			s.join(b, t, s.proposeOp(t), 1)
 		}
 	}
 }
@@ -58,7 +65,7 @@ func (s *scheduler) decodes(b *batch) {
 // a prompt that waits for a captured shape.
 func (s *scheduler) prompts(b *batch) bool {
 	for _, t := range slices.Clone(s.tasks) {
-		if t.phase != prefill || b.left == 0 {
+		if t.phase != prefill || b.left <= 0 {
 			continue
 		}
 		verdict, n, err := s.gate.Admit(b.Batch, admission.Prompt{Left: t.left, Started: t.chunked}, min(b.left, s.r.cfg.Chunk))

@@ -18,8 +18,11 @@ import (
 // there is one.
 func (s *scheduler) preempt() bool {
 	var victim, stalled *task
-	holders := 0
+	holders, leaving := 0, len(s.r.exports)+len(s.r.imports)+len(s.ready)
 	for _, t := range s.tasks {
+		if t.phase == proposing {
+			leaving++
+		}
 		if t.phase != prefill && t.phase != decode {
 			continue
 		}
@@ -38,7 +41,7 @@ func (s *scheduler) preempt() bool {
 		s.st.End = append(s.st.End, victim.id)
 		victim.phase, victim.id, victim.blocked = queued, 0, 0
 		victim.preempted++
-	case len(s.r.exports)+len(s.r.imports)+len(s.ready) > 0: // they give memory back
+	case leaving > 0: // they give memory back
 	default:
 		s.fail(stalled, fmt.Errorf("%w: every request waits for a block", ErrCapacity))
 	}

@@ -24,11 +24,13 @@ type request struct {
 	table  paged.Table
 	prompt []int32 // empty for an import, whose prompt only rank 0 may know
 	hashes []uint64
-	pos    int32  // tokens whose state is held: where the next one goes
+	pos    int32 // tokens whose state is held: where the next one goes
+	last   int32 // the token before pos, -1: none
+	trial  trial
 	epoch  uint64 // of the weights at its first token
 	// imports only:
 	label   string
-	resume  resumed
+	resume  beginning
 	dropped bool
 }
 
@@ -170,8 +172,9 @@ type outcome struct {
 // ran is one runOp's end. Logits are set, on rank 0, when the last token of the prompt, or
 // a decoded one, was computed.
 type ran struct {
-	logits []float32
-	err    error
+	logits   [][]float32 // after each decoded token
+	proposed []int32
+	err      error
 }
 
 // apply does a step. An error ends the rank.
@@ -247,7 +250,11 @@ func (r *Rank) start(o startOp) error {
 	if t.Slot >= 0 {
 		r.mem.ClearSlot(t.Slot)
 	}
-	r.requests[o.ID] = &request{id: o.ID, hold: t.ID, table: t, prompt: o.Tokens, hashes: hashes, pos: t.Cached, epoch: r.cfg.WeightsEpoch}
+	q := &request{id: o.ID, hold: t.ID, table: t, prompt: o.Tokens, hashes: hashes, pos: t.Cached, last: -1, epoch: r.cfg.WeightsEpoch}
+	if q.pos > 0 {
+		q.last = o.Tokens[q.pos-1]
+	}
+	r.requests[o.ID] = q
 	return nil
 }
 
@@ -277,38 +284,44 @@ func (r *Rank) compute(o runOp) (ran, error) {
 	if q == nil {
 		return ran{}, fmt.Errorf("%w: request %d is not held", ErrDiverged, o.ID)
 	}
-	tokens := []int32{o.Token}
-	if o.Prompt > 0 {
-		if int64(q.pos)+int64(o.Prompt) > int64(len(q.prompt)) {
-			return ran{}, fmt.Errorf("%w: request %d at %d of %d", ErrDiverged, o.ID, q.pos, len(q.prompt))
-		}
-		tokens = q.prompt[q.pos : q.pos+o.Prompt]
-	} else if err := r.room(q); err != nil {
+	if err := r.settle(q, o.Kept); err != nil {
+		return ran{}, err
+	}
+	switch {
+	case o.Propose > 0:
+		return r.propose(q, o.Tokens[0], o.Propose)
+	case o.Prompt > 0:
+		return r.prompt(q, o.Prompt)
+	}
+	if err := r.room(q, int32(len(o.Tokens))); err != nil {
 		return ran{err: err}, nil
 	}
-	logits, err := r.run.Forward(model.Seq{Blocks: q.table.Blocks, Slot: q.table.Slot}, tokens, q.pos)
+	logits, err := r.forward(q, o.Tokens, false)
 	if errors.Is(err, model.ErrState) {
 		return ran{err: err}, nil // seen on rank 0 only, which ends the request in the next step
 	}
-	if err != nil {
-		return ran{}, err
-	}
-	q.pos += int32(len(tokens))
-	if o.Prompt > 0 && int(q.pos) == len(q.prompt) {
-		if err := r.live(q); err != nil {
-			return ran{}, err
-		}
-	}
-	if o.Prompt > 0 && int(q.pos) < len(q.prompt) {
-		return ran{}, nil
-	}
-	return ran{logits: logits}, nil
+	return ran{logits: logits}, err
 }
 
-// room makes sure that a live request has a block for its next token.
-func (r *Rank) room(q *request) error {
+// prompt computes the next n tokens of a request's prompt.
+func (r *Rank) prompt(q *request, n int32) (ran, error) {
+	if int64(q.pos)+int64(n) > int64(len(q.prompt)) {
+		return ran{}, fmt.Errorf("%w: request %d at %d of %d", ErrDiverged, q.id, q.pos, len(q.prompt))
+	}
+	logits, err := r.forward(q, q.prompt[q.pos:q.pos+n], true)
+	if errors.Is(err, model.ErrState) {
+		return ran{err: err}, nil
+	}
+	if err != nil || int(q.pos) < len(q.prompt) {
+		return ran{}, err
+	}
+	return ran{logits: logits}, r.live(q)
+}
+
+// room makes sure that a live request has blocks for its next n tokens.
+func (r *Rank) room(q *request, n int32) error {
 	had := len(q.table.Blocks)
-	t, err := r.pool.Extend(q.hold, q.pos+1)
+	t, err := r.pool.Extend(q.hold, q.pos+n)
 	if err != nil {
 		return err
 	}

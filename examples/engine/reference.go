@@ -30,9 +30,12 @@ type Wanted struct {
 	Tokens   []int32
 	Logprobs []float32 // of Tokens
 	Reason   sample.Reason
+	// Of a model with a draft layer: tokens that it drafts, and that come true.
+	Drafted, Accepted int32
 }
 
-// ReferenceAnswer is ReferenceConverted for a request of mode Full with any sampling.
+// ReferenceAnswer is ReferenceConverted for a request of mode Full with any sampling. It
+// computes one token at a time and takes none back: drafts are only counted.
 func ReferenceAnswer(ctx context.Context, cfg Config, to model.Types, req front.Request) (w Wanted, err error) {
 	if err := req.Check(); err != nil || cfg.BlockTokens < 1 {
 		return w, fmt.Errorf("%w: reference in blocks of %d: %w", ErrConfig, cfg.BlockTokens, err)
@@ -42,6 +45,7 @@ func ReferenceAnswer(ctx context.Context, cfg Config, to model.Types, req front.
 		return w, err
 	}
 	answer := sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS)
+	var drafts []int32
 	for next := req.Tokens; ; {
 		logits, err := one.forward(ctx, next)
 		if err != nil {
@@ -49,8 +53,19 @@ func ReferenceAnswer(ctx context.Context, cfg Config, to model.Types, req front.
 		}
 		t := answer.Pick(logits)
 		w.Tokens, w.Logprobs = append(w.Tokens, t.ID), append(w.Logprobs, t.Logprob)
+		hit := len(drafts) > 0 && drafts[0] == t.ID
+		if hit {
+			w.Accepted++
+			drafts = drafts[1:]
+		}
 		if w.Reason = answer.Add(t.ID); w.Reason != "" {
 			return w, nil
+		}
+		if !hit {
+			if drafts, err = one.propose(t.ID, answer.Left()); err != nil {
+				return w, err
+			}
+			w.Drafted += int32(len(drafts))
 		}
 		if len(w.Tokens) == 1 {
 			if err := one.convert(to); err != nil {
@@ -78,7 +93,7 @@ func newSolo(cfg Config, req front.Request) (*solo, error) {
 	}
 	blocks := (int64(len(req.Tokens)) + int64(req.MaxNew) + int64(cfg.BlockTokens) - 1) / int64(cfg.BlockTokens)
 	cfg.Blocks, cfg.Slots = int32(blocks), 1
-	s := &solo{cfg: cfg, m: m, seq: model.Seq{Blocks: make([]int32, blocks)}}
+	s := &solo{cfg: cfg, m: m, seq: model.Seq{Blocks: make([]int32, blocks), Prev: -1}}
 	for i := range s.seq.Blocks {
 		s.seq.Blocks[i] = int32(i)
 	}
@@ -100,9 +115,19 @@ func (s *solo) forward(ctx context.Context, tokens []int32) (logits []float32, e
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		s.seq.Prev = tokens[n-1]
 		s.pos, tokens = s.pos+int32(n), tokens[n:]
 	}
 	return logits, nil
+}
+
+// propose drafts tokens behind the newest, of which left more may come.
+func (s *solo) propose(token, left int32) ([]int32, error) {
+	n := min(s.cfg.Model.Proposals, int(left)-1)
+	if n < 1 {
+		return nil, nil
+	}
+	return s.run.Propose(s.seq, token, s.pos, s.run.Hidden(1), n)
 }
 
 // convert stores the state in other types.

@@ -23,11 +23,12 @@ const idle = 100 * time.Millisecond
 type phase uint8
 
 const (
-	queued  phase = iota + 1 // waits for memory, first in, first out
-	prefill                  // its prompt is being computed
-	decode                   // next is to be computed
-	pinned                   // exported: waits for the manifest
-	waiting                  // waits for its import's Admit
+	queued    phase = iota + 1 // waits for memory, first in, first out
+	prefill                    // its prompt is being computed
+	proposing                  // to be exported: tokens behind its first ones are being drafted
+	decode                     // next is to be computed
+	pinned                     // exported: waits for the manifest
+	waiting                    // waits for its import's Admit
 )
 
 // task is a caller's request on rank 0.
@@ -47,6 +48,9 @@ type task struct {
 	preempted int32   // how often its memory was taken
 	answer    *sample.Answer
 	logprobs  bool // tell them
+	draft     drafting
+	begun     beginning // of an export, once its prompt is computed
+	answered  int       // so many of its answers have drafts
 	cached    int32
 	forwarded int32
 	blocked   uint64 // 1 + frees seen when memory was missing: tried again once there are more
@@ -250,18 +254,15 @@ func (s *scheduler) absorb(out outcome) {
 // computed takes one run's end.
 func (s *scheduler) computed(t *task, res ran) {
 	switch {
-	case errors.Is(res.err, paged.ErrFull):
-		t.blocked = s.r.frees + 1
-	case errors.Is(res.err, paged.ErrNever):
-		s.fail(t, fmt.Errorf("%w: %w", ErrCapacity, res.err))
+	case t.phase == proposing:
+		s.proposed(t, res)
+	case t.phase == decode:
+		s.decoded(t, res)
 	case res.err != nil:
 		s.fail(t, res.err)
 	case res.logits == nil:
 		t.left, t.chunked = t.left-t.chunk, true
-	case t.req.Mode == front.Export:
-		s.exported(t, res.logits)
 	default:
-		t.phase, t.left, t.blocked = decode, 0, 0
-		s.conclude(t, s.emit(t, t.answer.Pick(res.logits)))
+		s.prompted(t, res.logits[0])
 	}
 }

@@ -41,11 +41,28 @@ type exportOp struct {
 	Copies int32 // how many may import it: one for each answer
 }
 
-// runOp computes the next Prompt tokens of a request's prompt, or the one Token.
+// runOp is one run of a request.
 type runOp struct {
 	ID     reqID
-	Prompt int32 `json:",omitempty"`
-	Token  int32 `json:",omitempty"`
+	Prompt int32 `json:",omitempty"` // computes so many next tokens of the prompt
+	// Or it computes Tokens, the newest and drafts of those behind it.
+	Tokens []int32 `json:",omitempty"`
+	Kept   int32   `json:",omitempty"` // first, so many tokens of the last run stay; 0: all
+	// Propose drafts so many tokens behind the one of Tokens instead.
+	Propose int32 `json:",omitempty"`
+}
+
+// check refuses a run that nobody means.
+func (o runOp) check() error {
+	switch n := len(o.Tokens); {
+	case o.Prompt < 0 || o.Prompt > model.MaxChunk:
+		return fmt.Errorf("%w: chunk of %d tokens", ErrDiverged, o.Prompt)
+	case n > 1+model.MaxProposals || (n > 0) == (o.Prompt > 0):
+		return fmt.Errorf("%w: %d tokens behind a prompt's %d", ErrDiverged, n, o.Prompt)
+	case o.Kept < 0 || o.Propose < 0 || o.Propose > model.MaxProposals || o.Propose > 0 && n != 1:
+		return fmt.Errorf("%w: %d tokens stay, %d drafts behind %d", ErrDiverged, o.Kept, o.Propose, n)
+	}
+	return nil
 }
 
 // Bounds of one step.
@@ -82,8 +99,8 @@ func decodeStep(b []byte) (step, error) {
 		}
 	}
 	for _, o := range s.Run {
-		if o.Prompt < 0 || o.Prompt > model.MaxChunk {
-			return step{}, fmt.Errorf("%w: chunk of %d tokens", ErrDiverged, o.Prompt)
+		if err := o.check(); err != nil {
+			return step{}, err
 		}
 	}
 	return s, nil

@@ -18,7 +18,7 @@ func (s step) batch() (b admission.Batch) {
 			b.Tokens += o.Prompt
 		} else {
 			b.Decodes++
-			b.Tokens++
+			b.Tokens += int32(len(o.Tokens))
 		}
 	}
 	return b

@@ -166,7 +166,7 @@ func (s *scheduler) adopt(t *task) {
 	s.forget(t.req.Label)
 	t.id, t.phase = q.id, decode
 	t.cached, t.forwarded = q.table.Cached, 0
-	s.begin(t, q.resume)
+	s.goOn(t, q.resume)
 }
 
 func (s *scheduler) forget(label string) {
@@ -189,7 +189,8 @@ func (s *scheduler) exportOver(label string) {
 
 // finish ends a task that was served.
 func (s *scheduler) finish(t *task, reason string, man *handoff.Manifest) {
-	res := front.Result{Reason: reason, Cached: t.cached, Forwarded: t.forwarded, Preempted: t.preempted, Manifest: man}
+	res := front.Result{Reason: reason, Cached: t.cached, Forwarded: t.forwarded, Preempted: t.preempted, Manifest: man,
+		Drafted: t.draft.drafted, Accepted: t.draft.accepted}
 	if q := s.r.requests[t.id]; q != nil {
 		res.Blocks = int32(len(q.table.Blocks))
 	} else if q := s.r.exports[t.req.Label]; q != nil && man != nil {

@@ -33,7 +33,8 @@ type world struct {
 	fail   bool // drop imports instead of admitting them
 	over   bool // free exports instead of showing them
 	bytes  int64
-	into   map[int]int64 // of bytes, by rank, when it is set
+	spoil  func(st layout.State, layer int32, element []byte) // of what is copied, when it is set
+	into   map[int]int64                                      // of bytes, by rank, when it is set
 }
 
 type group struct {

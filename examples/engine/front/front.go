@@ -128,6 +128,8 @@ type Result struct {
 	Cached    int32             `json:"cached"`                  // prompt tokens found in the prefix cache
 	Forwarded int32             `json:"prompt_tokens_forwarded"` // prompt tokens that this engine computed
 	Preempted int32             `json:"preempted,omitempty"`     // how often it gave its memory back and was computed anew
+	Drafted   int32             `json:"drafted,omitempty"`       // tokens that were drafted and computed
+	Accepted  int32             `json:"accepted,omitempty"`      // of them, those that came true
 	Manifest  *handoff.Manifest `json:"manifest,omitempty"`      // of Export
 	Pool      *Pool             `json:"pool,omitempty"`          // of Stats
 }

@@ -14,6 +14,7 @@ var ErrPacket = errors.New("sample: bad resume packet")
 // travels as opaque bytes beside the first answer's tokens.
 type Packet struct {
 	Params Params
+	Last   int32 // the prompt's last token, for engines that draft from pairs; -1: not told
 	// Others are the first tokens of answers 1 and up; answer 0's travel in the open.
 	Others []First
 }
@@ -46,6 +47,7 @@ func (p Packet) Append(b []byte) []byte {
 	b = le.AppendUint32(b, math.Float32bits(p.Params.Temperature))
 	b = le.AppendUint32(b, uint32(p.Params.TopK))
 	b = le.AppendUint32(b, math.Float32bits(p.Params.TopP))
+	b = le.AppendUint32(b, uint32(p.Last))
 	b = append(b, byte(len(p.Params.Stop)))
 	for _, w := range p.Params.Stop {
 		b = appendTokens(b, w)
@@ -70,7 +72,7 @@ func appendTokens(b []byte, tokens []int32) []byte {
 // vocab, logprobs are finite and not positive.
 func ParsePacket(b []byte, vocab int32) (Packet, error) {
 	if len(b) == 0 {
-		return Packet{}, nil
+		return Packet{Last: -1}, nil
 	}
 	r := reader{b: b, vocab: vocab}
 	if v := r.byte(); v != version {
@@ -80,6 +82,8 @@ func ParsePacket(b []byte, vocab int32) (Packet, error) {
 	flags := r.byte()
 	r.check(flags&^flagLogprobs == 0, "unknown flags")
 	p.Params = Params{Logprobs: flags&flagLogprobs != 0, Seed: r.uint64(), Temperature: r.float(), TopK: int32(r.uint32()), TopP: r.float()}
+	p.Last = int32(r.uint32())
+	r.check(p.Last >= -1 && p.Last < vocab, "a last token outside the vocabulary")
 	for range r.count("stop words", MaxStops) {
 		p.Params.Stop = append(p.Params.Stop, r.tokens("tokens of a stop word", MaxStopToken))
 	}

@@ -131,7 +131,8 @@ func packets() *rapid.Generator[sample.Packet] {
 			return nil
 		}
 		p := sample.Packet{Params: sample.Params{Seed: rapid.Uint64().Draw(t, "seed"), Temperature: rapid.Float32Range(0, 100).Draw(t, "t"),
-			TopK: rapid.Int32Min(0).Draw(t, "k"), TopP: rapid.Float32Range(0, 1).Draw(t, "p"), Logprobs: rapid.Bool().Draw(t, "logprobs")}}
+			TopK: rapid.Int32Min(0).Draw(t, "k"), TopP: rapid.Float32Range(0, 1).Draw(t, "p"), Logprobs: rapid.Bool().Draw(t, "logprobs")},
+			Last: rapid.Int32Range(-1, vocab-1).Draw(t, "last")}
 		for range rapid.IntRange(0, sample.MaxStops).Draw(t, "stops") {
 			p.Params.Stop = append(p.Params.Stop, tokens(1, sample.MaxStopToken))
 		}
@@ -180,15 +181,16 @@ func TestPacketRefusals(t *testing.T) {
 	flags := slices.Clone(whole)
 	flags[1] = 0x80
 	for name, b := range map[string][]byte{"a later version": later, "unknown flags": flags, "bytes behind": append(slices.Clone(whole), 0),
-		"a token outside":   bytesOf(func(p *sample.Packet) { p.Others[0].Token.ID = vocab }),
-		"a negative token":  bytesOf(func(p *sample.Packet) { p.Params.Stop[0][0] = -1 }),
-		"a logprob above 0": bytesOf(func(p *sample.Packet) { p.Others[0].Token.Logprob = 0.5 }),
-		"no number":         bytesOf(func(p *sample.Packet) { p.Others[0].Token.Logprob = float32(math.NaN()) }),
-		"an empty word":     bytesOf(func(p *sample.Packet) { p.Params.Stop[0] = nil }),
-		"a hot sampler":     bytesOf(func(p *sample.Packet) { p.Params.Temperature = float32(math.Inf(1)) }),
-		"many words":        bytesOf(func(p *sample.Packet) { p.Params.Stop = slices.Repeat([][]int32{{1}}, sample.MaxStops+1) }),
-		"many proposals":    bytesOf(func(p *sample.Packet) { p.Others[0].Proposed = make([]int32, sample.MaxProposed+1) }),
-		"many answers":      bytesOf(func(p *sample.Packet) { p.Others = make([]sample.First, sample.MaxAnswers) })} {
+		"a token outside":      bytesOf(func(p *sample.Packet) { p.Others[0].Token.ID = vocab }),
+		"a negative token":     bytesOf(func(p *sample.Packet) { p.Params.Stop[0][0] = -1 }),
+		"a logprob above 0":    bytesOf(func(p *sample.Packet) { p.Others[0].Token.Logprob = 0.5 }),
+		"no number":            bytesOf(func(p *sample.Packet) { p.Others[0].Token.Logprob = float32(math.NaN()) }),
+		"an empty word":        bytesOf(func(p *sample.Packet) { p.Params.Stop[0] = nil }),
+		"a hot sampler":        bytesOf(func(p *sample.Packet) { p.Params.Temperature = float32(math.Inf(1)) }),
+		"a last token outside": bytesOf(func(p *sample.Packet) { p.Last = vocab }),
+		"many words":           bytesOf(func(p *sample.Packet) { p.Params.Stop = slices.Repeat([][]int32{{1}}, sample.MaxStops+1) }),
+		"many proposals":       bytesOf(func(p *sample.Packet) { p.Others[0].Proposed = make([]int32, sample.MaxProposed+1) }),
+		"many answers":         bytesOf(func(p *sample.Packet) { p.Others = make([]sample.First, sample.MaxAnswers) })} {
 		if _, err := sample.ParsePacket(b, vocab); !errors.Is(err, sample.ErrPacket) {
 			t.Errorf("%s: %v", name, err)
 		}
