@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/batonkv/baton/plugins/adapter/child"
 )
 
 // binary is baton as every test runs it; tmp is where run directories go.
@@ -26,7 +28,12 @@ var binary, tmp string
 // patience is the safety limit of one wait.
 const patience = 60 * time.Second
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == askerArg {
+		child.Serve(&asker{})
+	}
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	fail := func(err error) int {
