@@ -2,30 +2,23 @@ package serve
 
 import (
 	"bufio"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"strings"
-	"time"
-)
 
-// clientCertKey is where a host puts its certificate when it wants mutual TLS.
-const clientCertKey = "PLUGIN_CLIENT_CERT"
+	"github.com/batonkv/baton/plugins/internal/selfcert"
+)
 
 // certField is the place of the plugin's certificate in the handshake line.
 const certField = 5
 
 // security is what the host asks for. greeted is called when the server has ended.
 func security() (provider func() (*tls.Config, error), greeted func() error, err error) {
-	cert := os.Getenv(clientCertKey)
+	cert := os.Getenv(selfcert.EnvClient)
 	if cert == "" {
 		return nil, func() error { return nil }, nil
 	}
@@ -40,32 +33,17 @@ func security() (provider func() (*tls.Config, error), greeted func() error, err
 }
 
 // automatic is mutual TLS with the host that gave its certificate in the environment.
-// go-plugin's own makes a P-521 certificate, which BoringSSL refuses, and with it gRPC in
-// Python, Ruby and C++; this one is P-256. The rest is as there.
 func automatic(clientCert string) (c *tls.Config, der []byte, err error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(clientCert)) {
-		return nil, nil, fmt.Errorf("plugin: %s holds no certificate: want one in PEM", clientCertKey)
+		return nil, nil, fmt.Errorf("plugin: %s holds no certificate: want one in PEM", selfcert.EnvClient)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	own, err := selfcert.New(x509.ExtKeyUsageServerAuth)
 	if err != nil {
 		return nil, nil, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, nil, err
-	}
-	own := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"}, SerialNumber: serial,
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().AddDate(30, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	if der, err = x509.CreateCertificate(rand.Reader, own, own, key.Public(), key); err != nil {
-		return nil, nil, err
-	}
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS13}, der, nil
+	return &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS13},
+		own.Certificate[0], nil
 }
 
 // greet puts der into the handshake line, which go-plugin writes to standard output

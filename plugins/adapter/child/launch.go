@@ -2,6 +2,8 @@ package child
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/plugins/adapter/drive"
+	"github.com/batonkv/baton/plugins/internal/selfcert"
 	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -32,15 +35,22 @@ const startWithin = time.Minute
 func Open(command []string, log *slog.Logger) drive.Opener {
 	said := newLines(log)
 	return func(ctx context.Context) (*drive.Life, error) {
+		own, err := selfcert.New(x509.ExtKeyUsageClientAuth)
+		if err != nil {
+			return nil, unopened(ctx, command[0], err)
+		}
 		p := &process{command: command, said: said}
 		c := plugin.NewClient(&plugin.ClientConfig{
 			HandshakeConfig:  handshake,
 			VersionedPlugins: map[int]plugin.PluginSet{Version: {Name: &link{}}},
 			RunnerFunc: func(_ hclog.Logger, spec *exec.Cmd, tmp string) (runner.Runner, error) {
-				p.env, p.tmp = spec.Env, tmp
+				p.env, p.tmp = append(spec.Env, selfcert.EnvClient+"="+selfcert.PEM(own)), tmp
 				return p, nil
 			},
-			AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC}, AutoMTLS: true,
+			AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+			// As AutoMTLS has it, which adds the child's certificate as the one root; without
+			// one there is none.
+			TLSConfig:    &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: x509.NewCertPool(), ServerName: selfcert.Name, MinVersion: tls.VersionTLS12},
 			StartTimeout: startWithin, Logger: hclog.NewNullLogger(), SyncStdout: said, SyncStderr: said,
 			GRPCDialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(codec.MaxMessage))},
 		})
