@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -74,24 +72,8 @@ func compile(t *testing.T, dir string) string {
 	return out
 }
 
-// python is a script that runs Python with gRPC and with the stubs of proto/ at hand:
-// BATON_PYTHON, or python3.
+// python is a script that runs Python with gRPC and the stubs of the plugin's services.
 func python(t *testing.T) string {
 	t.Helper()
-	interpreter := os.Getenv("BATON_PYTHON")
-	if interpreter == "" {
-		interpreter = "python3"
-	}
-	stubs := t.TempDir()
-	protoc := exec.CommandContext(context.WithoutCancel(t.Context()), interpreter, "-m", "grpc_tools.protoc", "-I", "../proto", "--python_out", stubs, "--grpc_python_out", stubs,
-		"common/v1/common.proto", "control/v1/control.proto", "plugin/v1/plugin.proto")
-	if b, err := protoc.CombinedOutput(); err != nil {
-		need.Skip(t, "grpcio", "%s has no grpcio-tools (examples/hostplugin/python/requirements.txt; BATON_PYTHON names another interpreter): %v: %s", interpreter, err, b)
-	}
-	script := filepath.Join(stubs, "python")
-	text := "#!/bin/sh\nPYTHONPATH='" + stubs + "' exec '" + interpreter + "' \"$@\"\n"
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return script
+	return need.Python(t, "../proto", "common/v1/common.proto", "control/v1/control.proto", "plugin/v1/plugin.proto")
 }
