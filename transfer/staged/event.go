@@ -190,6 +190,7 @@ type (
 	Fetch struct {
 		Peer   transfer.PeerID
 		Ticket uint64
+		Stamp  Stamp // of the bytes that were offered
 		From   int32 // of the source's arena
 		Of     Incarnation
 		Chunk  int32

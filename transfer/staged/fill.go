@@ -57,7 +57,7 @@ func (d *Dest) fill() {
 		p.offers = slices.Delete(p.offers, 0, 1)
 		d.last++
 		d.chunks[i] = destChunk{state: dstFetching, peer: p, job: m.Job, seq: m.Seq, offer: m.Offer, ticket: d.last, wire: p.wire}
-		d.emit(Fetch{p.id, d.last, m.Chunk, m.Wire, int32(i), p.wire})
+		d.emit(Fetch{p.id, d.last, Stamp{m.Job, m.Seq, m.Offer}, m.Chunk, m.Wire, int32(i), p.wire})
 		p.held++
 	}
 }

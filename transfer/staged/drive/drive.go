@@ -1,0 +1,292 @@
+// Package drive carries out what the two halves of staging decide: it packs and unpacks by
+// the local mover, runs a wire mover for each peer group, stamps chunks and compares
+// stamps. It decides nothing itself.
+//
+// A Stage belongs to one goroutine, its owner's. What ends elsewhere, a copy, a fetch, the
+// exit of a wire mover, comes back through Config.Post.
+package drive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/reshard"
+	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/pack"
+)
+
+// ChunkBytes is the size of a chunk. Both ends cut alike, so it is one for all.
+const ChunkBytes = 1 << 20
+
+// Mover is a wire mover; *mover.Wire is one.
+type Mover interface {
+	staged.Wire
+	// Expose is Offer with its answer told later.
+	Expose(o staged.Exposed, done func(error))
+	Kill(why error)
+	// Exited closes when the exit was seen and every fetch is done; Why is how it went.
+	Exited() <-chan struct{}
+	Why() error
+	PID() int
+}
+
+// Owner is who a Stage works for: it has the sessions and the pins.
+type Owner interface {
+	// Send sends to the peer's present session. x goes with Want and Offer.
+	Send(p transfer.PeerID, m staged.Message, x Extra)
+	// AskGrant asks for leave to pack; Granted or Refused answers later.
+	AskGrant(grant uint64, p transfer.PeerID, j staged.Job, pin staged.Pin)
+	EndGrant(grant uint64)
+	// Done ends a Pull: nothing touches engine memory for it any more.
+	Done(j staged.Job, bytes int64, err error)
+	// Refused counts a message that was not acted on.
+	Refused(p transfer.PeerID, m staged.Message, why staged.Refusal)
+}
+
+// Extra is what a message carries that its machine does not look at.
+type Extra struct {
+	Spec *Spec // of Want
+	Port int32 // of Offer: where the wire mover serves
+}
+
+// Spec is what a reader wants, as both ends cut it.
+type Spec struct {
+	Tokens layout.Span
+	Moves  []pack.Move
+}
+
+// Config of a Stage.
+type Config struct {
+	Chunks  int32 // of each half of the arena
+	PerPeer int32 // chunks that one peer may hold; 0: half of Chunks, at most 16
+	MaxJobs int32 // open jobs of one peer; 0: 256
+	// Patience is how long a chunk whose job is over may stay with a wire mover before
+	// that is killed. 0: 5 s.
+	Patience time.Duration
+	Local    transfer.Backend
+	Region   transfer.RegionID // of the arena, among those registered with Local
+	// Group is the group of a peer: its ranks share a wire mover.
+	Group func(transfer.PeerID) string
+	// Host is where a peer's wire movers are dialled.
+	Host func(transfer.PeerID) string
+	// Start starts the wire mover for a group over the arena.
+	Start func(ctx context.Context, group string, id staged.Incarnation, arena transfer.Memory) (Mover, error)
+	// Mint makes numbers that never repeat.
+	Mint func() uint64
+	// Post runs f on the owner's goroutine, later; false: the owner has ended.
+	Post  func(f func()) bool
+	Owner Owner
+	Log   *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.PerPeer == 0 {
+		c.PerPeer = max(1, min(c.Chunks/2, 16))
+	}
+	if c.MaxJobs == 0 {
+		c.MaxJobs = 256
+	}
+	if c.Patience == 0 {
+		c.Patience = 5 * time.Second
+	}
+	return c
+}
+
+// Stage is one sidecar's staging.
+type Stage struct {
+	cfg    Config
+	arena  *arena
+	region transfer.Region
+	ctx    context.Context // ends with Close
+	end    context.CancelFunc
+	work   sync.WaitGroup
+
+	src     *staged.Source
+	dst     *staged.Dest
+	events  []any // to step, in order
+	busy    bool  // events are being stepped
+	engine  *engine
+	peers   map[transfer.PeerID]string // that have a session: their group
+	wires   map[string]*wire
+	serves  map[staged.Job]*serve
+	grants  map[uint64]*serve
+	pulls   map[staged.Job]*pull
+	offers  map[uint64]transfer.PeerID // made to a peer, not credited
+	packs   map[uint64]transfer.Ticket
+	unpacks map[uint64]transfer.Ticket
+	fetches map[uint64]func()         // their cancels
+	at      map[transfer.PeerID]place // of the newest offer
+	wanted  *serve                    // of the Want that is being stepped
+	closed  bool
+}
+
+// place is where a wire mover of a peer serves.
+type place struct {
+	wire staged.Incarnation
+	port int32
+}
+
+// serve is a job at the source.
+type serve struct {
+	peer   transfer.PeerID
+	job    staged.Job
+	spec   *Spec
+	pack   *pack.Packing
+	copies *pack.Copies
+	own    pack.Own // once granted
+}
+
+// pull is a job at the destination.
+type pull struct {
+	peer   transfer.PeerID
+	moves  []pack.Move
+	pack   *pack.Packing
+	copies *pack.Copies
+	own    pack.Own
+	moved  int64
+}
+
+// New makes a stage with its arena, and registers that with the local mover.
+func New(ctx context.Context, cfg Config) (*Stage, error) {
+	cfg = cfg.withDefaults()
+	half := staged.Config{Chunks: cfg.Chunks, PerPeer: cfg.PerPeer, MaxJobs: cfg.MaxJobs}
+	src, err := staged.NewSource(half)
+	if err != nil {
+		return nil, err
+	}
+	dst, err := staged.NewDest(half)
+	if err != nil {
+		return nil, err
+	}
+	a, err := newArena(2 * int64(cfg.Chunks) * ChunkBytes)
+	if err != nil {
+		return nil, err
+	}
+	m, err := a.memory()
+	if err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	region, err := cfg.Local.Register(ctx, cfg.Region, m)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("staging arena: %w", err), a.close())
+	}
+	s := &Stage{cfg: cfg, arena: a, region: region, src: src, dst: dst, peers: map[transfer.PeerID]string{},
+		wires: map[string]*wire{}, serves: map[staged.Job]*serve{}, grants: map[uint64]*serve{}, pulls: map[staged.Job]*pull{},
+		offers: map[uint64]transfer.PeerID{}, packs: map[uint64]transfer.Ticket{}, unpacks: map[uint64]transfer.Ticket{},
+		fetches: map[uint64]func(){}, at: map[transfer.PeerID]place{}}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// PeerUp says that a session to p stands.
+func (s *Stage) PeerUp(p transfer.PeerID) {
+	g := s.cfg.Group(p)
+	s.peers[p] = g
+	s.step(staged.PeerUp{Peer: p}, both)
+	if w := s.wires[g]; w != nil && w.mover != nil {
+		s.tell(w, p)
+	}
+}
+
+// PeerDown says that it ended.
+func (s *Stage) PeerDown(p transfer.PeerID) {
+	g, up := s.peers[p]
+	if !up {
+		return
+	}
+	delete(s.peers, p)
+	delete(s.at, p)
+	s.step(staged.PeerDown{Peer: p}, both)
+	s.retire(g)
+}
+
+// FromPeer takes a message of p.
+func (s *Stage) FromPeer(p transfer.PeerID, m staged.Message, x Extra) {
+	if _, up := s.peers[p]; !up {
+		return
+	}
+	e := staged.FromPeer{Peer: p, Msg: m}
+	switch m := m.(type) {
+	case staged.Want:
+		s.want(p, m, x.Spec)
+	case staged.Credit:
+		s.credited(p, m.Offer)
+		s.step(e, source)
+	case staged.Stop:
+		s.step(e, source)
+	case staged.Offer:
+		if x.Port < 1 || x.Port > 65535 {
+			s.cfg.Owner.Refused(p, m, staged.Malformed)
+			return
+		}
+		s.at[p] = place{m.Wire, x.Port}
+		s.step(e, dest)
+	case staged.Gone:
+		s.step(e, dest)
+	}
+}
+
+// Pull moves a pair's bytes from a peer; Owner.Done follows. From of the plan is the
+// peer's rank, To this one's.
+func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own) {
+	if err := s.begin(p, j, pin, plan, own); err != nil {
+		s.later(func() { s.cfg.Owner.Done(j, 0, err) })
+	}
+}
+
+func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own) error {
+	moves := pack.Of(plan, j.Pair)
+	k, err := pack.New(plan.Model(), moves, staged.BodyRoom(ChunkBytes))
+	if err != nil {
+		return err
+	}
+	n, err := k.Chunks(own.Tokens)
+	if err != nil {
+		return err
+	}
+	if _, twice := s.pulls[j]; twice {
+		return fmt.Errorf("%w: job %+v", transfer.ErrBusy, j)
+	}
+	s.pulls[j] = &pull{peer: p, moves: moves, pack: k, own: own, copies: k.Unpack(shardsTo(plan, j.Pair), s.unpackArena())}
+	if g, up := s.peers[p]; up {
+		s.wire(g)
+	}
+	s.step(staged.Pull{Peer: p, Job: j, Pin: pin, Chunks: n}, dest)
+	return nil
+}
+
+// shardsTo are those of a pair's destination rank that it fills.
+func shardsTo(plan *reshard.Plan, pair uint32) (out []layout.Shard) {
+	seen := map[*layout.Shard]bool{}
+	for part := range plan.Parts(pair) {
+		if !seen[part.To] {
+			seen[part.To] = true
+			out = append(out, *part.To)
+		}
+	}
+	return out
+}
+
+// Use counts the chunks of both halves.
+func (s *Stage) Use() (src, dst staged.Use) { return s.src.Use(), s.dst.Use() }
+
+// Cancel asks a Pull to stop; Done still follows.
+func (s *Stage) Cancel(j staged.Job) { s.step(staged.Cancel{Job: j}, dest) }
+
+// post runs f on the owner's goroutine, unless the arena is gone by then.
+func (s *Stage) post(f func()) bool {
+	return s.cfg.Post(func() {
+		if !s.closed {
+			f()
+		}
+	})
+}
+
+// later is post from the owner's own goroutine, where it must not wait.
+func (s *Stage) later(f func()) { s.work.Go(func() { s.post(f) }) }

@@ -1,0 +1,211 @@
+package drive_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/drive"
+)
+
+// TestStagedIsDirect: what goes through the arenas lands as a direct copy does, however
+// small they are, and all comes back.
+func TestStagedIsDirect(t *testing.T) {
+	for _, chunks := range []int32{1, 2, 16} {
+		p := newPair(t, chunks)
+		for n := range uint64(3) {
+			p.wipe()
+			p.pull(n + 1)
+			r := p.wait(t)
+			if r.err != nil || r.bytes != p.plan.Bytes(p.index(), p.tokens.Len()) {
+				t.Fatalf("%d chunks, job %d: %d bytes, %v", chunks, n, r.bytes, r.err)
+			}
+			p.landed(t)
+			p.quiet(t)
+		}
+	}
+}
+
+// TestSideBySide: jobs of one pair share the arena.
+func TestSideBySide(t *testing.T) {
+	p := newPair(t, 2)
+	for n := range uint64(8) {
+		p.pull(n + 1)
+	}
+	for range 8 {
+		if r := p.wait(t); r.err != nil {
+			t.Error(r.err)
+		}
+	}
+	p.landed(t)
+	p.quiet(t)
+}
+
+// TestWireMoversKilled: jobs of a wire mover that is killed end, and later ones succeed.
+func TestWireMoversKilled(t *testing.T) {
+	for name, victim := range map[string]func(*pair) *node{
+		"source":      func(p *pair) *node { return p.src },
+		"destination": func(p *pair) *node { return p.dst },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, 2)
+			n := uint64(0)
+			for ; n < 5; n++ {
+				killed := false
+				p.src.sync(func() {
+					p.src.lose = func(m staged.Message) bool {
+						if _, is := m.(staged.Offer); is && !killed {
+							killed = true
+							victim(p).kill(t)
+						}
+						return false
+					}
+				})
+				p.pull(n + 1)
+				if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrMover) && !errors.Is(r.err, transfer.ErrPeer) {
+					t.Fatal(r.err)
+				}
+				p.quiet(t)
+			}
+			p.src.sync(func() { p.src.lose = nil })
+			p.wipe()
+			for { // until a wire mover of either end serves again
+				n++
+				p.pull(n)
+				if r := p.wait(t); r.err == nil {
+					break
+				}
+			}
+			p.landed(t)
+			p.quiet(t)
+		})
+	}
+}
+
+// TestNotHeld: without leave nothing is packed, and the reader hears why.
+func TestNotHeld(t *testing.T) {
+	p := newPair(t, 4)
+	p.src.sync(func() { p.src.held = func(uint64) bool { return false } })
+	p.pull(1)
+	if r := p.wait(t); !errors.Is(r.err, staged.ErrLease) || r.bytes != 0 {
+		t.Errorf("got %d bytes, %v", r.bytes, r.err)
+	}
+	p.landedNothing(t)
+	p.quiet(t)
+}
+
+// TestMoreThanThePin: a reader that wants tokens which the pin does not hold gets none.
+func TestMoreThanThePin(t *testing.T) {
+	p := newPair(t, 4)
+	p.src.sync(func() { p.src.from.Tokens.Hi-- })
+	p.pull(1)
+	if r := p.wait(t); !errors.Is(r.err, staged.ErrLease) {
+		t.Errorf("got %v", r.err)
+	}
+	p.landedNothing(t)
+	p.quiet(t)
+}
+
+func (p *pair) landedNothing(t testing.TB) {
+	t.Helper()
+	for i, b := range p.dst.bufs {
+		if string(b.Bytes) != string(p.before[i]) {
+			t.Errorf("buffer %d was written", i)
+		}
+	}
+}
+
+// TestRevoked: a lease that ends under a job ends the job, and its grant.
+func TestRevoked(t *testing.T) {
+	p := newPair(t, 1)
+	grants := make(chan uint64, 1)
+	p.src.sync(func() { p.src.held = func(g uint64) bool { grants <- g; return true } })
+	p.pull(1)
+	g := <-grants
+	p.src.sync(func() {
+		if p.src.open[g] { // else it was faster
+			p.src.stage.Revoked(g)
+		}
+	})
+	if r := p.wait(t); r.err != nil && !errors.Is(r.err, staged.ErrLease) {
+		t.Errorf("got %v", r.err)
+	}
+	p.quiet(t)
+}
+
+// TestCanceled: the end of a job that is given up comes, and nothing is held.
+func TestCanceled(t *testing.T) {
+	p := newPair(t, 1)
+	p.pull(1)
+	p.dst.sync(func() { p.dst.stage.Cancel(p.job(1)) })
+	if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrCanceled) {
+		t.Errorf("got %v", r.err)
+	}
+	p.quiet(t)
+}
+
+// TestSessionEnds: jobs end with the session on both sides, and the source's chunks come
+// back by the exit of its wire mover.
+func TestSessionEnds(t *testing.T) {
+	p := newPair(t, 1)
+	p.pull(1)
+	p.src.sync(func() { p.src.stage.PeerDown(p.dst.id) })
+	p.dst.sync(func() { p.dst.stage.PeerDown(p.src.id) })
+	if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrPeer) {
+		t.Errorf("got %v", r.err)
+	}
+	p.quiet(t)
+	p.src.sync(func() { p.src.stage.PeerUp(p.dst.id) })
+	p.dst.sync(func() { p.dst.stage.PeerUp(p.src.id) })
+	p.pull(2)
+	if r := p.wait(t); r.err != nil {
+		t.Errorf("over the next session: %v", r.err)
+	}
+	p.landed(t)
+	p.quiet(t)
+}
+
+// TestLostCredits: a reader whose credits do not arrive costs the source its wire mover and
+// nothing else.
+func TestLostCredits(t *testing.T) {
+	p := newPair(t, 2)
+	lost := 0
+	p.dst.sync(func() {
+		p.dst.lose = func(m staged.Message) bool {
+			_, is := m.(staged.Credit)
+			if is = is && lost < 2; is {
+				lost++
+			}
+			return is
+		}
+	})
+	p.pull(1)
+	p.dst.sync(func() { p.dst.stage.Cancel(p.job(1)) })
+	p.wait(t)
+	p.quiet(t)
+}
+
+// TestForgedWants: what a reader says of the bytes is checked before a grant is asked.
+func TestForgedWants(t *testing.T) {
+	p := newPair(t, 2)
+	p.src.sync(func() { p.src.held = func(uint64) bool { t.Error("a grant was asked"); return false } })
+	for name, w := range map[string]struct {
+		x      drive.Extra
+		chunks int32
+	}{
+		"nothing said":  {drive.Extra{}, 1},
+		"another count": {drive.Extra{Spec: p.spec(nil)}, 1},
+		"no moves":      {drive.Extra{Spec: &drive.Spec{Tokens: p.tokens}}, 1},
+		"backwards":     {drive.Extra{Spec: p.spec(func(s *drive.Spec) { s.Tokens.Lo = 1 << 20 })}, 1},
+		"other heads":   {drive.Extra{Spec: p.spec(func(s *drive.Spec) { s.Moves[0].Box.Units.Hi = 99 })}, 1},
+	} {
+		p.src.sync(func() {
+			p.src.stage.FromPeer(p.dst.id, staged.Want{Job: p.job(9), Chunks: w.chunks}, w.x)
+			src, _ := p.src.stage.Use()
+			if src.Free != 2 {
+				t.Errorf("%s: a chunk is taken", name)
+			}
+		})
+	}
+}

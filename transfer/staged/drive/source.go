@@ -1,0 +1,167 @@
+package drive
+
+import (
+	"fmt"
+
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/pack"
+)
+
+// want takes a reader's wish: what it says of the bytes is checked against this rank's own
+// memory, and never trusted.
+func (s *Stage) want(p transfer.PeerID, m staged.Want, x *Spec) {
+	k, err := s.serving(p, m, x)
+	if err != nil {
+		s.cfg.Log.Warn("staged pull refused", "peer", p, "err", err)
+		s.cfg.Owner.Refused(p, m, staged.Malformed)
+		s.cfg.Owner.Send(p, staged.Gone{Job: m.Job, Why: staged.Transfer}, Extra{})
+		return
+	}
+	s.wire(s.peers[p])
+	s.wanted = k
+	s.step(staged.FromPeer{Peer: p, Msg: m}, source)
+	s.wanted = nil
+}
+
+func (s *Stage) serving(p transfer.PeerID, m staged.Want, x *Spec) (*serve, error) {
+	if x == nil || s.engine == nil {
+		return nil, fmt.Errorf("%w: nothing is said of the bytes, or no engine is attached", pack.ErrMoves)
+	}
+	k, err := pack.New(s.engine.model, x.Moves, staged.BodyRoom(ChunkBytes))
+	if err != nil {
+		return nil, err
+	}
+	if n, err := k.Chunks(x.Tokens); err != nil || n != m.Chunks {
+		return nil, fmt.Errorf("%w: %d chunks are wanted of %d: %w", pack.ErrMoves, m.Chunks, n, err)
+	}
+	v := &serve{peer: p, job: m.Job, spec: x, pack: k, copies: k.Pack(s.engine.shards, s.packArena())}
+	if _, err := v.copies.Templates(); err != nil { // boxes that this rank does not hold
+		return nil, err
+	}
+	return v, nil
+}
+
+// Granted says that a job may be packed, from these blocks of a pin that holds so many tokens.
+func (s *Stage) Granted(grant uint64, blocks []int32, slot, tokens int32) {
+	k := s.grants[grant]
+	if k != nil && k.spec.Tokens.Hi > tokens {
+		s.cfg.Log.Warn("staged pull of more tokens than the pin holds", "peer", k.peer, "tokens", k.spec.Tokens, "held", tokens)
+		s.cfg.Owner.EndGrant(grant)
+		s.Refused(grant)
+		return
+	}
+	if k != nil {
+		k.own = pack.Own{Tokens: k.spec.Tokens, Blocks: blocks, Slot: slot}
+	}
+	s.step(staged.Granted{Grant: grant}, source)
+}
+
+// Refused says that it may not.
+func (s *Stage) Refused(grant uint64) {
+	delete(s.grants, grant)
+	s.step(staged.Refused{Grant: grant}, source)
+}
+
+// Revoked says that a grant is over: the pin goes when its packs have ended.
+func (s *Stage) Revoked(grant uint64) { s.step(staged.Revoked{Grant: grant}, source) }
+
+// pack copies a chunk out of engine memory, between its stamps.
+func (s *Stage) pack(f staged.Pack) {
+	err := s.packInto(f)
+	if err != nil {
+		s.later(func() { s.step(staged.PackDone{Ticket: f.Ticket, Why: reason(err)}, source) })
+	}
+}
+
+func (s *Stage) packInto(f staged.Pack) error {
+	k := s.serves[f.Stamp.Job]
+	if k == nil || s.engine == nil || s.engine.out == nil {
+		return fmt.Errorf("%w: the engine's memory is not mapped", transfer.ErrClosed)
+	}
+	body, err := k.pack.Bytes(k.own.Tokens, f.Stamp.Seq)
+	if err != nil {
+		return err
+	}
+	tm, j, err := k.copies.Copy(k.own, f.Stamp.Seq, f.Chunk)
+	if err != nil {
+		return err
+	}
+	chunk := s.arena.chunk(f.Chunk)
+	if err := f.Stamp.WriteHead(chunk, body); err != nil {
+		return err
+	}
+	return s.copy(s.engine.out, tm, j, s.packs, f.Ticket, func(err error) {
+		if err == nil {
+			err = f.Stamp.WriteTail(chunk, body)
+		}
+		s.step(staged.PackDone{Ticket: f.Ticket, Why: reason(err)}, source)
+	})
+}
+
+// copy submits a copy of the local mover; done is told on the owner's goroutine.
+func (s *Stage) copy(l transfer.Link, tm *lower.Template, j lower.Job, open map[uint64]transfer.Ticket, ticket uint64, done func(error)) error {
+	t, err := l.Pull(s.ctx, tm, j)
+	if err != nil {
+		return err
+	}
+	open[ticket] = t
+	s.work.Go(func() {
+		<-t.Done()
+		s.post(func() {
+			delete(open, ticket)
+			done(t.Err())
+		})
+	})
+	return nil
+}
+
+// expose lets the peer fetch a packed chunk, and then tells it.
+func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
+	w := s.wires[s.cfg.Group(p)]
+	k := s.serves[m.Job]
+	if w == nil || w.mover == nil || w.id != m.Wire || k == nil {
+		return // its exit, or the end of the job, is on the way
+	}
+	body, err := k.pack.Bytes(k.own.Tokens, m.Seq)
+	n := int64(0)
+	if err == nil {
+		n, err = staged.ChunkBytes(ChunkBytes, body)
+	}
+	if err != nil { // it was packed by the same numbers
+		w.mover.Kill(err)
+		return
+	}
+	s.offers[m.Offer] = p
+	w.mover.Expose(staged.Exposed{Offer: m.Offer, Chunk: m.Chunk, Bytes: n}, func(err error) {
+		s.later(func() {
+			switch _, still := s.offers[m.Offer]; {
+			case err != nil:
+				w.mover.Kill(err)
+			case still:
+				s.cfg.Owner.Send(p, m, Extra{Port: w.port})
+			}
+		})
+	})
+}
+
+// credited ends an offer of p at its wire mover.
+func (s *Stage) credited(p transfer.PeerID, offer uint64) {
+	if s.offers[offer] != p {
+		return
+	}
+	delete(s.offers, offer)
+	if w := s.wires[s.cfg.Group(p)]; w != nil && w.mover != nil {
+		w.mover.Withdraw(offer)
+	}
+}
+
+// engine is the memory of the engine that is attached.
+type engine struct {
+	model   layout.Model
+	shards  []layout.Shard // of this rank
+	regions func() (map[transfer.RegionID]transfer.Memory, error)
+	out, in transfer.Link // to pack, and to unpack; nil while the local mover maps neither
+}

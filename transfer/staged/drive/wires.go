@@ -1,0 +1,258 @@
+package drive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/staged"
+)
+
+// wire is a peer group's wire mover: wanted, started, and seen to exit, one at a time.
+type wire struct {
+	group string
+	id    staged.Incarnation
+	mover Mover // nil while it is being started
+	port  int32
+	told  map[transfer.PeerID]bool // whose halves heard WireUp of it
+}
+
+var errStops = errors.New("the sidecar stops")
+
+// again is the pause before a wire mover that ended or did not start has a successor.
+const again = 200 * time.Millisecond
+
+// wire makes sure that a group has a wire mover, or will have one.
+func (s *Stage) wire(group string) {
+	if s.wires[group] != nil || s.ctx.Err() != nil {
+		return
+	}
+	w := &wire{group: group, id: staged.Incarnation(s.cfg.Mint()), told: map[transfer.PeerID]bool{}}
+	s.wires[group] = w
+	s.work.Go(func() {
+		m, err := s.start(w)
+		told := make(chan struct{})
+		ok := s.post(func() { close(told); s.started(w, m, err) })
+		if m == nil {
+			return
+		}
+		if ok {
+			select {
+			case <-told:
+				return
+			case <-s.ctx.Done():
+			}
+		}
+		m.Kill(errStops)
+	})
+}
+
+func (s *Stage) start(w *wire) (Mover, error) {
+	mem, err := s.arena.memory()
+	if err != nil {
+		return nil, err
+	}
+	defer closeMemory(mem)
+	return s.cfg.Start(s.ctx, w.group, w.id, mem)
+}
+
+func (s *Stage) started(w *wire, m Mover, err error) {
+	port := 0
+	if err == nil {
+		var text string
+		if _, text, err = net.SplitHostPort(m.Addr()); err == nil {
+			port, err = strconv.Atoi(text)
+		}
+	}
+	if err != nil {
+		s.cfg.Log.Warn("wire mover did not start", "group", w.group, "err", err)
+		delete(s.wires, w.group)
+		for j := range s.jobsOf(w.group) {
+			s.step(staged.Cancel{Job: j}, both)
+		}
+		return
+	}
+	w.mover, w.port = m, int32(port)
+	s.cfg.Log.Info("wire mover is up", "group", w.group, "pid", m.PID())
+	s.work.Go(func() {
+		<-m.Exited()
+		s.post(func() { s.exited(w) })
+	})
+	for _, p := range s.of(w.group) {
+		s.tell(w, p)
+	}
+	s.retire(w.group)
+}
+
+// tell says that a wire mover serves a peer.
+func (s *Stage) tell(w *wire, p transfer.PeerID) {
+	w.told[p] = true
+	s.step(staged.WireUp{Peer: p, Wire: w.id}, both)
+}
+
+// of are a group's peers that have a session, in order.
+func (s *Stage) of(group string) (out []transfer.PeerID) {
+	for p, g := range s.peers {
+		if g == group {
+			out = append(out, p)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// jobsOf are the open jobs of a group's peers, of both halves.
+func (s *Stage) jobsOf(group string) map[staged.Job]bool {
+	out := map[staged.Job]bool{}
+	for j, k := range s.serves {
+		if s.cfg.Group(k.peer) == group {
+			out[j] = true
+		}
+	}
+	for j, k := range s.pulls {
+		if s.cfg.Group(k.peer) == group {
+			out[j] = true
+		}
+	}
+	return out
+}
+
+// exited is the seen exit of a wire mover. A peer whose session has ended in between still
+// has chunks with it.
+func (s *Stage) exited(w *wire) {
+	s.cfg.Log.Info("wire mover ended", "group", w.group, "err", w.mover.Why())
+	delete(s.wires, w.group)
+	maps.DeleteFunc(s.offers, func(_ uint64, p transfer.PeerID) bool { return w.told[p] })
+	for _, p := range slices.Sorted(maps.Keys(w.told)) {
+		s.step(staged.WireExit{Peer: p, Wire: w.id}, both)
+	}
+	s.work.Go(func() {
+		t := time.NewTimer(again)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			s.post(func() {
+				if len(s.jobsOf(w.group)) > 0 {
+					s.wire(w.group)
+				}
+			})
+		case <-s.ctx.Done():
+		}
+	})
+}
+
+// killWire ends a wire mover: what it has in hand does not end otherwise.
+func (s *Stage) killWire(p transfer.PeerID, id staged.Incarnation) {
+	if w := s.wires[s.cfg.Group(p)]; w != nil && w.id == id && w.mover != nil {
+		w.mover.Kill(fmt.Errorf("a chunk of %s does not come back", p))
+	}
+}
+
+// retire lets a wire mover go that has no peer any more.
+func (s *Stage) retire(group string) {
+	if w := s.wires[group]; w != nil && w.mover != nil && len(s.of(group)) == 0 {
+		w.mover.Kill(errors.New("no session to its group is left"))
+	}
+}
+
+// Engine says which memory copies of this rank read and write: all of its shards, in the
+// buffers that regions describes anew at each call. The local mover maps them already.
+func (s *Stage) Engine(model layout.Model, shards []layout.Shard, regions func() (map[transfer.RegionID]transfer.Memory, error)) {
+	s.NoEngine()
+	s.engine = &engine{model: model, shards: shards, regions: regions}
+	s.Relink()
+}
+
+// NoEngine forgets it. Nothing is packed or unpacked any more.
+func (s *Stage) NoEngine() {
+	if e := s.engine; e != nil {
+		s.engine = nil
+		s.unlink(e)
+	}
+}
+
+func (s *Stage) unlink(e *engine) {
+	for _, l := range []transfer.Link{e.out, e.in} {
+		if l != nil {
+			s.work.Go(func() { _ = l.Close() }) // dead with its mover, or quiet
+		}
+	}
+	e.out, e.in = nil, nil
+}
+
+// Relink opens the local mover's way between the engine and the arena, after the mover has
+// started anew too.
+func (s *Stage) Relink() {
+	e := s.engine
+	if e == nil {
+		return
+	}
+	s.unlink(e)
+	s.work.Go(func() {
+		out, in, err := s.links(e)
+		ok := s.post(func() {
+			if err != nil {
+				s.cfg.Log.Warn("staging has no way to the engine's memory", "err", err)
+				return
+			}
+			if s.engine == e && e.out == nil {
+				e.out, e.in = out, in
+				return
+			}
+			s.unlink(&engine{out: out, in: in})
+		})
+		if !ok && err == nil {
+			_, _ = out.Close(), in.Close()
+		}
+	})
+}
+
+func (s *Stage) links(e *engine) (out, in transfer.Link, err error) {
+	own, err := e.regions()
+	if err != nil {
+		return nil, nil, err
+	}
+	if out, err = s.cfg.Local.Open(s.ctx, transfer.Peer{ID: "engine", Regions: own}); err != nil {
+		return nil, nil, err
+	}
+	mem, err := s.arena.memory()
+	if err == nil {
+		in, err = s.cfg.Local.Open(s.ctx, transfer.Peer{ID: "staging", Regions: map[transfer.RegionID]transfer.Memory{0: mem}})
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, out.Close())
+	}
+	return out, in, nil
+}
+
+// Close ends the wire movers and lets go of the arena; the owner's goroutine calls it. The
+// local mover has no ticket of it any more, or has exited.
+func (s *Stage) Close(ctx context.Context) error {
+	s.end()
+	s.closed = true
+	for _, w := range s.wires {
+		if w.mover != nil {
+			w.mover.Kill(errStops)
+		}
+	}
+	for _, w := range s.wires {
+		if w.mover == nil {
+			continue // started in vain: it is killed as soon as it is up
+		}
+		select {
+		case <-w.mover.Exited():
+		case <-ctx.Done():
+			return fmt.Errorf("wire mover of %s, pid %d, has not exited: %w", w.group, w.mover.PID(), ctx.Err())
+		}
+	}
+	s.NoEngine()
+	s.work.Wait()
+	return errors.Join(s.region.Close(), s.arena.close())
+}
