@@ -47,7 +47,7 @@ func TestBadCommandLines(t *testing.T) {
 	}{
 		{"demi", []string{`did you mean "demo"?`}},
 		{"dev --modle=hybrid", []string{`--modle`, `did you mean "--model"?`}},
-		{"dev --model=hybird", []string{`model "hybird"`, "hybrid, attention, gqa, mla or swa"}},
+		{"dev --model=hybird", []string{`model "hybird"`, "hybrid, attention, gqa, mla, swa, mtp, moe or hybrid-moe"}},
 		{"dev --block=0", []string{"block", "0"}},
 		{"dev --inference-shards=tp=2,rol=prefill", []string{`"rol=prefill"`, `did you mean "role"?`}},
 		{"dev --inference-shards=tp=2,kv=fp12,role=prefill", []string{`kv="fp12"`, "bf16, fp16 or fp32"}},
@@ -57,6 +57,8 @@ func TestBadCommandLines(t *testing.T) {
 		{"demo --inference-shards=tp=1,role=prefill+tp=1,kv=fp16,role=prefill+tp=1,role=decode", []string{"prefill-0 and prefill-1", "types"}},
 		{"dev --inference-shards=tp=2,role=prefil", []string{`role="prefil"`, "prefill or decode"}},
 		{"dev --inference-shards=tp=0,role=prefill", []string{`tp="0"`, "1 to"}},
+		{"dev --inference-shards=ep=2,role=prefill", []string{"ep 2", "has no experts"}},
+		{"dev --model=moe --inference-shards=ep=3,role=prefill", []string{"ep 3", "8 experts"}},
 		{"dev --inference-shards=pp=9,role=prefill", []string{"pp 9", "4 layers"}},
 		{"dev --inference-shards=pp=2,layers=3:2,role=prefill", []string{"layers [3 2]", "4 in all"}},
 		{"dev --inference-shards=pp=3,layers=3:1,role=prefill", []string{"layers=[3 1]", "pp=3"}},

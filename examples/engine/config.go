@@ -162,7 +162,14 @@ func (c Config) pool() paged.Config {
 }
 
 func (c Config) sizes() model.Sizes {
-	return model.Sizes{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens, Types: c.Types}
+	s := model.Sizes{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens, Types: c.Types}
+	if c.dummies() {
+		s.Blocks++
+		if c.Model.SSMLayers() > 0 {
+			s.Slots++
+		}
+	}
+	return s
 }
 
 // Identity is equal on all ranks of one launch: the ranks compare it when they meet.

@@ -220,6 +220,11 @@ func (r *Rank) apply(st step) (outcome, error) {
 		}
 		out.runs = append(out.runs, res)
 	}
+	if len(st.Run) == 0 {
+		if err := r.dummy(); err != nil {
+			return out, err
+		}
+	}
 	r.logStep(st)
 	return out, r.tellFreed()
 }

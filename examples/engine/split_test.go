@@ -33,8 +33,15 @@ func crossings() (all []crossing) {
 			all = append(all, crossing{m, pair[0], pair[1]})
 		}
 	}
+	for _, m := range []model.Config{model.MoE(1), model.HybridMoE(1)} {
+		for _, pair := range [][2]model.Split{
+			{{TP: 2, PP: 2, EP: 2}, {PP: 3}}, {{PP: 3}, {TP: 2, PP: 2, EP: 2}}, {{EP: 2, ExptTP: 2}, {EP: 4, PP: 2}}, {{}, {TP: 4, ExptTP: 2}},
+		} {
+			all = append(all, crossing{m, pair[0], pair[1]})
+		}
+	}
 	if short() {
-		return []crossing{all[0], all[5]}
+		return []crossing{all[0], all[5], all[15], all[21]}
 	}
 	return all
 }
@@ -91,7 +98,7 @@ func TestHandOffAcrossSplits(t *testing.T) {
 // TestCorruptShowsAcrossSplits: damage on ranks that hold a part of the layers shows too.
 func TestCorruptShowsAcrossSplits(t *testing.T) {
 	pair := [2]model.Split{{TP: 2, PP: 2}, {PP: 3}}
-	for _, m := range []model.Config{model.Hybrid(1), model.MLA(1)} {
+	for _, m := range []model.Config{model.Hybrid(1), model.MLA(1), model.HybridMoE(1)} {
 		for _, c := range []engine.Corrupt{engine.CorruptKV, engine.CorruptState, engine.CorruptHeadSwap, engine.CorruptOneBlock, engine.CorruptPosition} {
 			if !has(m, c, 1) || short() && c != engine.CorruptKV {
 				continue

@@ -1,5 +1,5 @@
 // Package model is the arithmetic of the reference engine: small language models
-// (grouped-query, latent and sliding-window attention, Mamba2 mixers, MLPs) with seeded
+// (grouped-query, latent and sliding-window attention, Mamba2 mixers, MLPs, experts) with seeded
 // weights, of which a rank holds and computes only its own units.
 //
 // Equality across layouts is exact. A unit (some query heads of one KV head, some SSM
@@ -14,7 +14,7 @@
 // from its neighbour in the stage before and gives it to the one in the stage after; the
 // last stage makes the logits, and rank 0 has them.
 //
-// Each kind of layer has a file: attention, latent, mamba, mlp. A file holds the kind's
+// Each kind of layer has a file: attention, latent, mamba, mlp, moe. A file holds the kind's
 // weights, what a token adds to its state, and what it reads there.
 package model
 
@@ -38,10 +38,12 @@ const (
 type Config struct {
 	Name string
 	// Pattern is one mixer per layer: '*' attention, 'W' attention to the last Sliding
-	// tokens, 'L' latent attention, 'M' Mamba2. An MLP follows each. Behind them may
-	// come 'D', the draft layer of multi-token prediction, without an MLP.
+	// tokens, 'L' latent attention, 'M' Mamba2. Behind them may come 'D', the draft layer
+	// of multi-token prediction, which nothing follows.
 	Pattern string
-	Hidden  int
+	// Feeds is what follows each mixer, 'D' aside: '-' an MLP, 'E' experts. Empty: an MLP everywhere.
+	Feeds  string
+	Hidden int
 
 	QueryHeads, KVHeads, HeadDim int
 	// QueryUnits divide the query heads for TP: equal shares, each within one KV head.
@@ -55,7 +57,11 @@ type Config struct {
 
 	MLPGroups, MLPColumns int // columns per group
 	Proposals             int // tokens that 'D' drafts at once
-	Seed                  uint64
+
+	Experts, TopK               int // of an 'E' layer; a token goes to TopK of them
+	ExpertGroups, ExpertColumns int // groups of an expert's columns, columns per group
+
+	Seed uint64
 }
 
 // Hybrid is the model of two Mamba2 and two attention layers.
@@ -89,10 +95,21 @@ func (c Config) WithDrafts(n int) Config {
 // MaxProposals bounds the tokens that are drafted at once.
 const MaxProposals = 8
 
+// MoE is the model of four attention layers, of which all but the first have experts.
+func MoE(seed uint64) Config { return withExperts(sized("moe", "****", seed), "-EEE") }
+
+// HybridMoE is the hybrid with experts in every other layer.
+func HybridMoE(seed uint64) Config { return withExperts(sized("hybrid-moe", "M*M*", seed), "E-E-") }
+
+func withExperts(c Config, feeds string) Config {
+	c.Feeds, c.Experts, c.TopK, c.ExpertGroups, c.ExpertColumns = feeds, 8, 2, 2, 64
+	return c
+}
+
 var named = []struct {
 	name string
 	make func(seed uint64) Config
-}{{"hybrid", Hybrid}, {"attention", Attention}, {"gqa", GQA}, {"mla", MLA}, {"swa", SWA}, {"mtp", MTP}}
+}{{"hybrid", Hybrid}, {"attention", Attention}, {"gqa", GQA}, {"mla", MLA}, {"swa", SWA}, {"mtp", MTP}, {"moe", MoE}, {"hybrid-moe", HybridMoE}}
 
 // Names are the models of ByName, for people.
 func Names() string {
@@ -145,6 +162,20 @@ func (c Config) Check() error {
 			return fmt.Errorf("%w: mixer %q in pattern %q: want *, W, L or M, and D at the end", ErrConfig, m, c.Pattern)
 		}
 	}
+	return c.checkFeeds()
+}
+
+func (c Config) checkFeeds() error {
+	switch {
+	case c.Feeds != "" && len(c.Feeds) != len(strings.TrimSuffix(c.Pattern, "D")) || strings.Trim(c.Feeds, "-E") != "":
+		return fmt.Errorf("%w: feeds %q behind pattern %q: want - or E for each layer", ErrConfig, c.Feeds, c.Pattern)
+	case c.ExpertLayers() == 0:
+		return nil
+	case c.Experts < 1 || c.Experts > 1<<10 || c.TopK < 1 || c.TopK > c.Experts:
+		return fmt.Errorf("%w: %d of %d experts", ErrConfig, c.TopK, c.Experts)
+	case c.ExpertGroups < 1 || c.ExpertColumns < 1 || c.ExpertColumns > 1<<15:
+		return fmt.Errorf("%w: experts of %d groups of %d columns", ErrConfig, c.ExpertGroups, c.ExpertColumns)
+	}
 	return nil
 }
 
@@ -168,6 +199,9 @@ func (c Config) LatentLayers() int { return len(c.at(keepLatent)) }
 
 // SSMLayers counts the Mamba2 layers; 0 means that there is no per-request state.
 func (c Config) SSMLayers() int { return len(c.at(keepSSM)) }
+
+// ExpertLayers counts the layers with experts.
+func (c Config) ExpertLayers() int { return strings.Count(c.Feeds, "E") }
 
 // at is the layers whose mixer is one of kinds.
 func (c Config) at(kinds string) (layers []int32) {

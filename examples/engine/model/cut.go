@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/batonkv/baton/transfer/layout"
@@ -94,8 +95,11 @@ type Part struct {
 	Heads   layout.Span // units of SSM heads
 	Groups  layout.Span // B/C groups that they read
 	MLP     layout.Span // groups of MLP columns
+	Experts layout.Span
+	Columns layout.Span // groups of columns of each of its experts
 
 	ranks   []int // of its stage
+	team    []int // of them, those among which the experts are
 	before  int   // its neighbour in the stage before, -1: it is in the first
 	after   int   // in the stage after, -1: it is in the last
 	sampler int
@@ -116,12 +120,13 @@ func (c Config) Cut(rank int, s Split) (Part, error) {
 	if rank < 0 || rank >= s.Ranks() {
 		return Part{}, fmt.Errorf("%w: rank %d of %d", ErrConfig, rank, s.Ranks())
 	}
-	if err := c.checkTP(max(s.TP, 1)); err != nil {
+	if err := errors.Join(c.checkTP(max(s.TP, 1)), c.checkExperts(max(s.EP, 1), max(s.ExptTP, 1))); err != nil {
 		return Part{}, err
 	}
 	p := c.stage(rank, s)
 	span := func(units int) layout.Span { return share(units, max(s.TP, 1), p.Place.TP) }
 	p.Queries, p.Heads, p.MLP = span(c.QueryUnits), span(c.SSMUnits), span(c.MLPGroups)
+	p.Experts, p.Columns = share(c.Experts, max(s.EP, 1), p.Place.EP), share(c.ExpertGroups, max(s.ExptTP, 1), p.Place.ExptTP)
 	p.KV, p.Groups = readBy(p.Queries, c.QueryUnits/c.KVHeads), readBy(p.Heads, c.SSMUnits/c.Groups)
 	return p, nil
 }
@@ -145,6 +150,20 @@ func (c Config) checkTP(tp int) error {
 	return nil
 }
 
+func (c Config) checkExperts(ep, exptTP int) error {
+	switch {
+	case ep*exptTP == 1:
+		return nil
+	case c.ExpertLayers() == 0:
+		return fmt.Errorf("%w: ep %d, expt_tp %d: model %s has no experts: leave them out", ErrConfig, ep, exptTP, c.Name)
+	case c.Experts%ep != 0:
+		return fmt.Errorf("%w: ep %d does not divide %d experts: choose a divisor", ErrConfig, ep, c.Experts)
+	case c.ExpertGroups%exptTP != 0:
+		return fmt.Errorf("%w: expt_tp %d does not divide %d groups of an expert's columns: choose a divisor", ErrConfig, exptTP, c.ExpertGroups)
+	}
+	return nil
+}
+
 // stage is where rank stands: its layers and whom it meets.
 func (c Config) stage(rank int, s Split) Part {
 	cut, each := c.cut(s), s.stageRanks()
@@ -156,6 +175,7 @@ func (c Config) stage(rank int, s Split) Part {
 	for r := range each {
 		p.ranks = append(p.ranks, i*each+r)
 	}
+	p.team = p.ranks[int(p.Place.TP)*s.experts():][:s.experts()]
 	if p.before < 0 {
 		p.before = -1
 	}

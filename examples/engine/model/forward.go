@@ -11,6 +11,9 @@ import (
 // not finite for another reason.
 var ErrState = errors.New("model: state is not finite")
 
+// ErrGroup: a rank sent what the others cannot expect of it.
+var ErrGroup = errors.New("model: ranks disagree")
+
 // MaxChunk bounds the tokens of one Forward.
 const MaxChunk = 256
 
@@ -19,6 +22,9 @@ type Group interface {
 	// Sum adds the partial sums of all units of ranks, of which this is one, in ascending
 	// order: part is [own units][len(out)], out the sum on all of them.
 	Sum(ranks []int, part []float32, units int, out []float32) error
+	// Exchange is the all-to-all of ranks: out[i] goes to ranks[i], in takes what that has
+	// for this one. A rank with nothing to give takes part.
+	Exchange(ranks []int, out [][]float32, in func(i int, v []float32) error) error
 	// Pass gives values to one rank, which Takes as many from this one.
 	Pass(to int, v []float32) error
 	Take(from int, out []float32) error
@@ -31,8 +37,14 @@ type Seq struct {
 	Prev   int32   // the token before those that are computed, for a draft layer; -1: none
 }
 
-// block is one residual block of a rank: a layer's mixer or its MLP.
+// block is one residual block of a rank: a layer's mixer, its MLP or its experts.
 type block interface {
+	// add sets r.sum to what the chunk's residual gains, on all ranks of the stage alike.
+	add(r *Run, c chunk) error
+}
+
+// unitBlock is a block whose units compute alone.
+type unitBlock interface {
 	// units is how many partial sums run gives, one a unit.
 	units() int
 	// run adds the chunk to the block's state and sets out(u, t) of each unit and token.
@@ -126,21 +138,27 @@ func (r *Run) enter(tokens []int32) error {
 	return nil
 }
 
-// add runs one residual block: norm, every own unit over every token, the group's sum.
+// add runs one residual block over the norm.
 func (r *Run) add(b block, c chunk) error {
-	h := r.m.cfg.Hidden
 	for t := range c.n {
-		rmsNorm(r.normOf(t), cut(r.x, t, h))
+		rmsNorm(r.normOf(t), cut(r.x, t, r.m.cfg.Hidden))
 	}
-	r.part = size(r.part, b.units()*c.n*h)
-	b.run(r, c)
-	if err := r.sumUp(r.part, r.sum); err != nil {
+	if err := b.add(r, c); err != nil {
 		return err
 	}
 	for i, v := range r.sum {
 		r.x[i] += v
 	}
 	return nil
+}
+
+// summed is a block of units: every own unit over every token, and the group's sum.
+type summed struct{ unitBlock }
+
+func (b summed) add(r *Run, c chunk) error {
+	r.part = size(r.part, b.units()*c.n*r.m.cfg.Hidden)
+	b.run(r, c)
+	return r.sumUp(r.part, r.sum)
 }
 
 func (r *Run) check(seq Seq, tokens []int32, pos int32) error {

@@ -21,14 +21,19 @@ func (m *Model) makeMLP(layer int) mlp {
 func (m mlp) units() int { return len(m) }
 
 func (m mlp) run(r *Run, c chunk) {
-	r.unit = size(r.unit, r.m.cfg.MLPColumns)
 	for u, w := range m {
 		for t := range c.n {
-			matVec(r.unit, w.up, r.normOf(t))
-			for i, v := range r.unit {
-				r.unit[i] = silu(v)
-			}
-			matVec(r.out(u, t), w.down, r.unit)
+			w.run(r, r.normOf(t), r.out(u, t))
 		}
 	}
+}
+
+// run is the partial sum of the unit's columns.
+func (u mlpUnit) run(r *Run, x, out []float32) {
+	r.unit = size(r.unit, len(u.up)/len(x))
+	matVec(r.unit, u.up, x)
+	for i, v := range r.unit {
+		r.unit[i] = silu(v)
+	}
+	matVec(out, u.down, r.unit)
 }

@@ -20,7 +20,8 @@ var seq = model.Seq{Blocks: []int32{9, 2, 14, 0, 5, 11, 3, 7, 1, 8, 6}, Slot: 1}
 const prose = "A sidecar runs beside each GPU of an inference engine and carries its state."
 
 func models(seed uint64) []model.Config {
-	return []model.Config{model.Hybrid(seed), model.Attention(seed), model.GQA(seed), model.MLA(seed), model.SWA(seed), model.MTP(seed)}
+	return []model.Config{model.Hybrid(seed), model.Attention(seed), model.GQA(seed), model.MLA(seed), model.SWA(seed), model.MTP(seed),
+		model.MoE(seed), model.HybridMoE(seed)}
 }
 
 // TestLayoutsAgree holds logits of TP1, TP2 and TP4 to equal bits, at once and in chunks.
@@ -146,6 +147,9 @@ func TestCutRefuses(t *testing.T) {
 	for _, change := range []func(*model.Config){
 		func(c *model.Config) { c.Pattern = "*?" }, func(c *model.Config) { c.QueryUnits = 3 }, func(c *model.Config) { c.SSMUnits = 2 },
 		func(c *model.Config) { c.Pattern, c.LatentDim = "L", 0 }, func(c *model.Config) { c.Pattern, c.Sliding = "W", 0 },
+		func(c *model.Config) { c.Feeds = "-E-E" }, func(c *model.Config) { *c = model.MoE(1); c.Feeds = "EE" },
+		func(c *model.Config) { *c = model.MoE(1); c.Feeds = "EEEM" }, func(c *model.Config) { *c = model.MoE(1); c.TopK = 9 },
+		func(c *model.Config) { *c = model.MoE(1); c.ExpertGroups = 0 },
 	} {
 		c := model.Hybrid(1)
 		if change(&c); c.Check() == nil {
@@ -171,6 +175,8 @@ func TestTokensStand(t *testing.T) {
 		{model.GQA(1), []int32{24, 110, 32, 225, 169, 37, 193, 247, 32, 193, 247, 32, 193, 171, 87, 162, 172, 22, 220, 224, 78, 247, 173, 166}},
 		{model.MLA(1), []int32{142, 250, 24, 160, 106, 250, 131, 30, 24, 160, 151, 69, 59, 234, 223, 59, 67, 30, 0, 257, 69, 174, 150, 202}},
 		{model.SWA(1), []int32{133, 12, 12, 12, 12, 12, 12, 119, 80, 66, 255, 255, 73, 19, 215, 215, 215, 215, 215, 215, 215, 215, 215, 215}},
+		{model.MoE(1), []int32{24, 82, 24, 82, 24, 119, 24, 82, 24, 82, 24, 41, 66, 190, 63, 80, 254, 184, 150, 66, 41, 31, 119, 98}},
+		{model.HybridMoE(1), []int32{238, 193, 169, 205, 234, 220, 210, 160, 158, 42, 220, 250, 149, 62, 120, 39, 199, 227, 169, 149, 77, 157, 171, 171}},
 		{model.Attention(1), []int32{150, 158, 60, 227, 250, 132, 117, 24, 181, 255, 181, 255, 125, 39, 252, 255, 181, 255, 138, 214, 150, 158, 82, 24}},
 	} {
 		if got := generate(t, newRanks(t, c.cfg, sizes, tp.Pipes(1)), seq, text(prose), 24, 64, nil); !slices.Equal(got, c.want) {

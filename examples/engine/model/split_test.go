@@ -2,22 +2,28 @@ package model_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
 	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/tp"
 	"github.com/batonkv/baton/transfer/layout"
 )
 
 // splits are cuts of a model of four layers: by units, by stages, even and uneven, such
 // that a stage has no attention, or no recurrent state, and both at once. A draft layer
-// is in the last stage.
+// is in the last stage. Experts are spread too, and their columns cut.
 func splits(c model.Config) []model.Split {
 	all := []model.Split{{TP: 2}, {TP: 4}, {PP: 2}, {PP: 3}, {PP: 4}, {PP: 2, Layers: []int{3, 1}}, {TP: 2, PP: 2}, {TP: 2, PP: 3, Layers: []int{1, 1, 2}}}
 	for _, s := range all {
 		if n := len(s.Layers); n > 0 && c.Drafts() {
 			s.Layers[n-1]++
 		}
+	}
+	if c.ExpertLayers() > 0 {
+		all = append(all[3:], model.Split{EP: 2}, model.Split{ExptTP: 2}, model.Split{EP: 8}, model.Split{EP: 4, ExptTP: 2},
+			model.Split{TP: 2, PP: 2, EP: 2}, model.Split{TP: 2, PP: 3, EP: 2, ExptTP: 2})
 	}
 	return all
 }
@@ -82,6 +88,55 @@ func TestStages(t *testing.T) {
 	}
 }
 
+// liar is a group that changes what comes in an exchange.
+type liar struct {
+	*tp.Group
+	lie func(v []float32) []float32
+}
+
+func (g liar) Exchange(ranks []int, out [][]float32, in func(i int, v []float32) error) error {
+	return g.Group.Exchange(ranks, out, func(i int, v []float32) error { return in(i, g.lie(slices.Clone(v))) })
+}
+
+// TestExpertsRefuse: rows of another length, for no expert, answers and shares that are too
+// few or too many, end the rank with an error.
+func TestExpertsRefuse(t *testing.T) {
+	cfg := model.MoE(1)
+	m, err := model.New(cfg, 0, model.Split{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nth := func(n int, lie func(v []float32) []float32) func([]float32) []float32 {
+		return func(v []float32) []float32 {
+			if n--; n == 0 {
+				return lie(v)
+			}
+			return v
+		}
+	}
+	less := func(v []float32) []float32 { return v[:len(v)-cfg.Hidden] }
+	for name, lie := range map[string]func([]float32) []float32{
+		"half a row":        nth(1, func(v []float32) []float32 { return v[:cfg.Hidden/2] }),
+		"more rows":         nth(1, func(v []float32) []float32 { return slices.Repeat(v, model.MaxChunk+1) }),
+		"an expert too far": nth(1, func(v []float32) []float32 { v[0] = float32(cfg.Experts); return v }),
+		"a negative expert": nth(1, func(v []float32) []float32 { v[0] = -1; return v }),
+		"no expert":         nth(1, func(v []float32) []float32 { v[0] = float32(math.NaN()); return v }),
+		"too few answers":   nth(2, less),
+		"too few tokens":    nth(3, less),
+		"too many tokens":   nth(3, func(v []float32) []float32 { return append(v, v...) }),
+	} {
+		bufs := alloc(cfg.Bytes(m.Part(), sizes))
+		mem, err := model.NewMemory(cfg, m.Part(), sizes, bufs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := model.NewRun(m, mem, liar{tp.Single(), lie})
+		if _, err := run.Forward(seq, text("two"), 0); !errors.Is(err, model.ErrGroup) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // spans are those between neighbours.
 func spans(at ...int32) (out []layout.Span) {
 	for i := range len(at) - 1 {
@@ -92,8 +147,13 @@ func spans(at ...int32) (out []layout.Span) {
 
 func TestSplitRefuses(t *testing.T) {
 	for _, s := range []model.Split{{PP: 5}, {PP: -1}, {TP: 3, PP: 2}, {PP: 2, Layers: []int{4}}, {PP: 2, Layers: []int{4, 0}},
-		{PP: 2, Layers: []int{2, 3}}, {PP: 2, Layers: []int{5, -1}}, {PP: 1 << 20}, {PP: 1 << 40}, {Layers: []int{3}}} {
+		{PP: 2, Layers: []int{2, 3}}, {PP: 2, Layers: []int{5, -1}}, {PP: 1 << 20}, {PP: 1 << 40}, {Layers: []int{3}}, {EP: 2}, {ExptTP: 2}} {
 		if _, err := model.Hybrid(1).Cut(0, s); !errors.Is(err, model.ErrConfig) {
+			t.Errorf("%v: %v", s, err)
+		}
+	}
+	for _, s := range []model.Split{{EP: 3}, {ExptTP: 4}, {EP: 16}, {EP: -2}} {
+		if _, err := model.MoE(1).Cut(0, s); !errors.Is(err, model.ErrConfig) {
 			t.Errorf("%v: %v", s, err)
 		}
 	}

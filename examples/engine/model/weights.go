@@ -26,6 +26,8 @@ const (
 	kindLatent
 	kindLatentHead
 	kindDraft
+	kindRouter
+	kindExpert
 )
 
 // Model is one rank's weights. It is read only after New and may be shared.
@@ -35,7 +37,7 @@ type Model struct {
 	rank   int
 	embed  []float32 // [vocab][hidden], in the first stage and where tokens are drafted
 	head   []float32 // [vocab][hidden], on the sampler only
-	blocks []block   // a mixer and an MLP for each layer of the stage
+	blocks []block   // a mixer, and an MLP or experts, for each layer of the stage
 	draft  *draft    // in the last stage of a model that has one
 }
 
@@ -55,20 +57,26 @@ func New(cfg Config, rank int, split Split) (*Model, error) {
 	}
 	var kv, latent, ssm int // layers of each kind of state so far, of the stage
 	for i := int(part.Layers.Lo); i < int(part.Layers.Hi); i++ {
+		var mixer unitBlock
 		switch cfg.Pattern[i] {
 		case '*':
-			m.blocks, kv = append(m.blocks, m.makeAttention(i, kv, 0)), kv+1
+			mixer, kv = m.makeAttention(i, kv, 0), kv+1
 		case 'W':
-			m.blocks, kv = append(m.blocks, m.makeAttention(i, kv, cfg.Sliding)), kv+1
+			mixer, kv = m.makeAttention(i, kv, cfg.Sliding), kv+1
 		case 'L':
-			m.blocks, latent = append(m.blocks, m.makeLatent(i, latent)), latent+1
+			mixer, latent = m.makeLatent(i, latent), latent+1
 		case 'M':
-			m.blocks, ssm = append(m.blocks, m.makeMamba(i, ssm)), ssm+1
+			mixer, ssm = m.makeMamba(i, ssm), ssm+1
 		case 'D':
 			m.draft = m.makeDraft(i, kv)
 			continue
 		}
-		m.blocks = append(m.blocks, m.makeMLP(i))
+		m.blocks = append(m.blocks, summed{mixer})
+		if cfg.Feeds != "" && cfg.Feeds[i] == 'E' {
+			m.blocks = append(m.blocks, m.makeMoE(i))
+		} else {
+			m.blocks = append(m.blocks, summed{m.makeMLP(i)})
+		}
 	}
 	return m, nil
 }
