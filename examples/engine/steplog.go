@@ -32,6 +32,8 @@ func (r *Rank) logStep(st step) {
 		ran = shape.String()
 	} else if !b.Idle() {
 		ran = "eager"
+	} else if r.cfg.dummies() {
+		ran = "dummy"
 	}
 	r.cfg.Log.Debug("step", "n", r.steps, "ran", ran, "tokens", b.Tokens, "prefills", b.Prefills, "decodes", b.Decodes,
 		"applied", r.applied, "ended", len(st.End), "started", len(st.Start), "exported", len(st.Export))
