@@ -76,7 +76,7 @@ type drain struct {
 }
 
 // run asks until the group is safe, or ctx ends. What may pass is asked again once the
-// drain has begun.
+// drain may have begun.
 func (d *drain) run(ctx context.Context) error {
 	for wait := askMin; ; wait = min(wait*3/2, askMax) {
 		got, err := d.c.Drain(ctx, d.Group, false)
@@ -93,7 +93,7 @@ func (d *drain) run(ctx context.Context) error {
 				return nil
 			}
 			d.say(d.counts(), got.Waits...)
-		case !d.begun:
+		case !d.begun && !errors.Is(err, handoff.ErrInDoubt): // else it may have begun
 			return err
 		case errors.Is(err, handoff.ErrGroup):
 			return fmt.Errorf("%s went away before it was safe to stop, %s: %w", d.Group, d.left(), err)
