@@ -15,6 +15,9 @@ import (
 // ErrShapes: an idle engine has no captured shape for the next prompt; waiting would not help.
 var ErrShapes = errors.New("admission: no captured shape fits")
 
+// ErrList: a text that lists no shapes.
+var ErrList = errors.New("admission: bad shape")
+
 // Shape is a captured graph: up to Tokens tokens of up to Prefills prompts and Decodes
 // requests that decode.
 type Shape struct{ Tokens, Prefills, Decodes int32 }
