@@ -59,6 +59,9 @@ type Config struct {
 	Group    string
 	Instance handoff.Instance // random, one per launch, equal on all ranks
 	Rank     int
+	Role     Role // "": both
+	// NoPrefixCache computes every prompt whole. A hand-off needs the cache.
+	NoPrefixCache bool
 	// How the ranks divide the model, as in model.Split.
 	TP, PP, EP, ExptTP int
 	Layers             []int
@@ -94,6 +97,9 @@ func (c Config) Check() error {
 	}
 	if err := errors.Join(c.pool().Check(), c.Types.Check()); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := c.checkRole(); err != nil {
+		return err
 	}
 	hybrid := c.Model.SSMLayers() > 0
 	switch {
@@ -133,6 +139,9 @@ func (c Config) Ranks() int { return c.Split().Ranks() }
 
 // withDefaults fills the zero bounds in.
 func (c Config) withDefaults() Config {
+	if c.Role == "" {
+		c.Role = RoleBoth
+	}
 	if c.MaxQueue == 0 {
 		c.MaxQueue = 256
 	}
@@ -174,6 +183,7 @@ func (c Config) sizes() model.Sizes {
 
 // Identity is equal on all ranks of one launch: the ranks compare it when they meet.
 func (c Config) Identity() string {
-	return fmt.Sprintf("%s/%x %s %q %v blocks %dx%d slots %d %v poison %v corrupt %s", c.Group, uint64(c.Instance),
-		c.Model.Name, c.Model.Pattern, c.Split(), c.Blocks, c.BlockTokens, c.Slots, c.Types, c.Poison, c.Corrupt)
+	return fmt.Sprintf("%s/%x %s %q %v blocks %dx%d slots %d %v poison %v corrupt %s role %s cache %v", c.Group, uint64(c.Instance),
+		c.Model.Name, c.Model.Pattern, c.Split(), c.Blocks, c.BlockTokens, c.Slots, c.Types, c.Poison, c.Corrupt,
+		c.Role, !c.NoPrefixCache)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -93,6 +94,8 @@ func (r *Rank) reserve(d handoff.Decision) error {
 func (r *Rank) refuse(d handoff.Decision, resume error) string {
 	complete := d.Tokens / r.cfg.BlockTokens
 	switch {
+	case r.cfg.takes(front.Import) != nil:
+		return r.cfg.takes(front.Import).Error()
 	case d.Tokens < 1:
 		return fmt.Sprintf("%d tokens: an import brings a prompt", d.Tokens)
 	case d.Position != d.Tokens:

@@ -14,14 +14,19 @@ type batch struct {
 	left int32 // tokens that still fit; drafts may take a few more
 }
 
-// plan puts the next step together: everything that is due, then one token of every
-// request that decodes, then chunks of prompts, oldest first, as far as the step's tokens
-// reach. So a long prompt never stops a decode.
+// plan puts the next step together: everything that is due, then what is computed.
 func (s *scheduler) plan() {
 	s.due()
-	if s.r.life.Held() {
-		return
+	if !s.r.life.Held() {
+		s.compute()
 	}
+	s.settled()
+}
+
+// compute fills the step's batch: one token of every request that decodes, then chunks of
+// prompts, oldest first, as far as the step's tokens reach. So a long prompt never stops a
+// decode.
+func (s *scheduler) compute() {
 	short := s.preempt()
 	b := batch{left: s.r.cfg.StepTokens}
 	s.decodes(&b)

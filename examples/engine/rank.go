@@ -68,6 +68,7 @@ func New(cfg Config) (*Rank, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
+	cfg.Log = cfg.Log.With("rank", cfg.Rank)
 	m, err := model.New(cfg.Model, cfg.Rank, cfg.Split())
 	if err != nil {
 		return nil, err
@@ -106,8 +107,11 @@ func (r *Rank) Close() error {
 // Run serves until ctx ends or a rank is lost. g is the group of the rank's launch, s
 // its sidecar or nil; both stay the caller's to close. When ctx ends on rank 0 the
 // other ranks are told and return nil; so do all once the group was told to stop and
-// nothing runs any more.
+// nothing runs any more. ErrSwitched asks for another Run.
 func (r *Rank) Run(ctx context.Context, g *tp.Group, s Session) error {
+	if s != nil && r.cfg.NoPrefixCache {
+		return fmt.Errorf("%w: --prefix-cache=false beside a sidecar: both sides of a hand-off need the cache", ErrConfig)
+	}
 	if n := r.cfg.Ranks(); g.Rank() != r.cfg.Rank || g.Size() != n {
 		return fmt.Errorf("%w: rank %d of %d in a group where it is %d of %d", ErrConfig, r.cfg.Rank, n, g.Rank(), g.Size())
 	}
@@ -135,8 +139,11 @@ func (r *Rank) follow() error {
 		if err != nil {
 			return err
 		}
-		if st.Stop {
+		switch {
+		case st.Stop:
 			return nil
+		case st.Turn != nil:
+			return r.turn(*st.Turn)
 		}
 		r.poll()
 		if _, err := r.apply(st); err != nil {
@@ -156,7 +163,7 @@ func (r *Rank) follow() error {
 func (r *Rank) report(st step) report {
 	rep := report{Unpinned: r.unpinned, Away: r.away, Down: r.down}
 	r.unpinned = nil
-	if st.Through > 0 || len(st.Unpin)+len(st.End)+len(st.Export)+len(st.Start) > 0 {
+	if st.Through > 0 || st.Reset || len(st.Unpin)+len(st.End)+len(st.Export)+len(st.Start) > 0 {
 		d := r.pool.Digest()
 		rep.Digest = binary.LittleEndian.Uint64(d[:8])
 	}
@@ -190,6 +197,11 @@ func (r *Rank) apply(st step) (outcome, error) {
 	}
 	for _, id := range st.End {
 		if err := r.end(id); err != nil {
+			return out, err
+		}
+	}
+	if st.Reset {
+		if err := r.reset(); err != nil {
 			return out, err
 		}
 	}
@@ -244,7 +256,10 @@ func (r *Rank) start(o startOp) error {
 		return fmt.Errorf("%w: prompt and answer want %d blocks, the pool has %d", paged.ErrNever, all, r.cfg.Blocks)
 	}
 	need := paged.Need{Tokens: n, Spare: o.Spare, Slot: r.hybrid()}
-	if !r.hybrid() {
+	if r.cfg.NoPrefixCache {
+		hashes = nil
+	}
+	if !r.hybrid() && len(hashes) > 0 {
 		need.Hashes = hashes[:(n-1)/r.cfg.BlockTokens]
 	}
 	t, err := r.pool.Reserve(need)

@@ -18,9 +18,16 @@ import (
 
 // stepLog keeps what ranks log of their steps.
 type stepLog struct {
-	mu    sync.Mutex
-	steps []stepRecord
+	rank int64
+	into *steps
 }
+
+type steps struct {
+	mu   sync.Mutex
+	rank map[int64][]stepRecord
+}
+
+func newStepLog() *stepLog { return &stepLog{into: &steps{rank: map[int64][]stepRecord{}}} }
 
 type stepRecord struct {
 	ran                                   string
@@ -28,8 +35,13 @@ type stepRecord struct {
 }
 
 func (l *stepLog) Enabled(context.Context, slog.Level) bool { return true }
-func (l *stepLog) WithAttrs([]slog.Attr) slog.Handler       { return l }
-func (l *stepLog) WithGroup(string) slog.Handler            { return l }
+
+// WithAttrs is told the rank.
+func (l *stepLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &stepLog{rank: attrs[0].Value.Int64(), into: l.into}
+}
+
+func (l *stepLog) WithGroup(string) slog.Handler { return l }
 
 func (l *stepLog) Handle(_ context.Context, r slog.Record) error {
 	if r.Message != "step" {
@@ -49,17 +61,22 @@ func (l *stepLog) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.steps = append(l.steps, s)
+	l.into.mu.Lock()
+	defer l.into.mu.Unlock()
+	l.into.rank[l.rank] = append(l.into.rank[l.rank], s)
 	return nil
 }
 
-// computed are the steps so far that computed something.
-func (l *stepLog) computed() (out []stepRecord) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.steps {
+// of are a rank's steps so far.
+func (l *stepLog) of(rank int64) []stepRecord {
+	l.into.mu.Lock()
+	defer l.into.mu.Unlock()
+	return slices.Clone(l.into.rank[rank])
+}
+
+// computed are those in which it computed something.
+func (l *stepLog) computed(rank int64) (out []stepRecord) {
+	for _, s := range l.of(rank) {
 		if s.tokens > 0 {
 			out = append(out, s)
 		}
@@ -71,7 +88,7 @@ func (l *stepLog) computed() (out []stepRecord) {
 // comes with one engine doing each alone.
 func together(t *testing.T, cfg engine.Config, reqs ...front.Request) ([]stepRecord, []front.Result) {
 	t.Helper()
-	log, w := &stepLog{}, newWorld(t)
+	log, w := newStepLog(), newWorld(t)
 	cfg.Log = slog.New(log)
 	r := launch(t, w, cfg)[0]
 	w.do(cfg.Group, handoff.ActionPause)
@@ -97,7 +114,7 @@ func together(t *testing.T, cfg engine.Config, reqs ...front.Request) ([]stepRec
 	if free := freeBlocks(t, r); free != cfg.Blocks {
 		t.Errorf("%d of %d blocks are free at the end", free, cfg.Blocks)
 	}
-	return log.computed(), results
+	return log.computed(0), results
 }
 
 // long are n requests whose answers do not end before their limit.

@@ -74,6 +74,8 @@ type scheduler struct {
 	through uint64
 	st      step // being put together
 	gate    admission.Gate
+	// settling is a caller's reset or switch, which waits for the engine to be quiet.
+	settling *task
 
 	letGo   map[string]map[int]bool // export label to ranks whose sidecar let go
 	away    map[int]string          // ranks without a sidecar, and why
@@ -90,9 +92,17 @@ func newScheduler(r *Rank) *scheduler {
 		readyAt: map[string]time.Time{}, resumes: map[string]handoff.Resume{}, letGo: map[string]map[int]bool{}, away: map[int]string{}}
 }
 
-// serve makes steps until ctx ends.
+// serve makes steps until ctx ends. What waits is kept for the next Run when the role is
+// another one, and failed else.
 func (s *scheduler) serve(ctx context.Context) error {
-	defer s.close()
+	err := s.loop(ctx)
+	if !errors.Is(err, ErrSwitched) {
+		s.close()
+	}
+	return err
+}
+
+func (s *scheduler) loop(ctx context.Context) error {
 	tick := time.NewTicker(idle)
 	defer tick.Stop()
 	var wake <-chan struct{}
@@ -117,6 +127,9 @@ func (s *scheduler) serve(ctx context.Context) error {
 			return s.r.group.Broadcast(b)
 		}
 		s.plan()
+		if s.st.Turn != nil {
+			return s.leave()
+		}
 		if !s.st.empty() || beat && s.r.group.Size() > 1 {
 			if err := s.step(); err != nil {
 				if ctx.Err() != nil {
@@ -159,6 +172,9 @@ func (s *scheduler) close() {
 	}
 	for _, t := range s.tasks {
 		t.events <- front.Event{Err: ErrEnded}
+	}
+	if s.settling != nil {
+		s.unsettle(ErrEnded)
 	}
 }
 
@@ -217,6 +233,9 @@ func (s *scheduler) heard(rank int, rep report) {
 
 // absorb takes what the step did.
 func (s *scheduler) absorb(out outcome) {
+	if s.st.Reset {
+		s.wasReset()
+	}
 	starts, running := s.starts, s.running
 	s.st, s.starts, s.running = step{End: s.stale}, nil, nil
 	s.stale = nil

@@ -22,6 +22,8 @@ type step struct {
 	Export  []exportOp `json:",omitempty"`
 	Start   []startOp  `json:",omitempty"`
 	Run     []runOp    `json:",omitempty"`
+	Reset   bool       `json:",omitempty"` // forget all that the memory holds
+	Turn    *turnOp    `json:",omitempty"` // nothing else in the step
 	Stop    bool       `json:",omitempty"`
 }
 
@@ -73,7 +75,7 @@ const (
 )
 
 func (s step) empty() bool {
-	return s.Through == 0 && len(s.Unpin)+len(s.End)+len(s.Export)+len(s.Start)+len(s.Run) == 0 && !s.Stop
+	return s.Through == 0 && len(s.Unpin)+len(s.End)+len(s.Export)+len(s.Start)+len(s.Run) == 0 && !s.Reset && s.Turn == nil && !s.Stop
 }
 
 // decodeStep takes a step from rank 0.
@@ -84,6 +86,9 @@ func decodeStep(b []byte) (step, error) {
 	}
 	if len(s.Unpin)+len(s.End)+len(s.Export)+len(s.Start)+len(s.Run) > maxStepOps {
 		return step{}, fmt.Errorf("%w: step of more than %d operations", ErrDiverged, maxStepOps)
+	}
+	if err := s.Turn.check(); err != nil {
+		return step{}, err
 	}
 	for _, o := range s.Start {
 		if len(o.Tokens) < 1 || len(o.Tokens) > maxStepToken {

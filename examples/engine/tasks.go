@@ -45,8 +45,18 @@ func (s *scheduler) collect() {
 			s.fail(t, fmt.Errorf("%w: %s", ErrSidecar, s.r.down))
 		}
 	}
+	if t := s.settling; t != nil {
+		select {
+		case <-t.gone:
+			s.unsettle(front.ErrFailed)
+		default:
+			if now.After(t.deadline) {
+				s.unsettle(ErrDeadline)
+			}
+		}
+	}
 	for label, at := range s.readyAt {
-		if now.Sub(at) > s.r.cfg.AdoptHold {
+		if now.Sub(at) > s.r.cfg.AdoptHold || s.resetting() {
 			s.st.End = append(s.st.End, s.ready[label].id)
 			s.forget(label)
 		}
@@ -60,6 +70,15 @@ func (s *scheduler) take(t *task) {
 	switch {
 	case t.req.Mode == front.Stats:
 		t.events <- front.Event{Result: &front.Result{Reason: "stats", Pool: s.stats()}}
+		return
+	case t.req.Mode == front.Reset || t.req.Mode == front.Switch:
+		s.settle(t)
+		return
+	case s.intake(t.req.Mode) != nil:
+		t.events <- front.Event{Err: s.intake(t.req.Mode)}
+		return
+	case s.r.cfg.takes(t.req.Mode) != nil:
+		t.events <- front.Event{Err: s.r.cfg.takes(t.req.Mode)}
 		return
 	case t.req.Mode != front.Adopt && s.r.life.Intake() != nil: // what is adopted is imported already, or never will be
 		t.events <- front.Event{Err: s.r.life.Intake()}

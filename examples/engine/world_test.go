@@ -1,18 +1,15 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/examples/engine"
-	"github.com/batonkv/baton/examples/engine/front"
-	"github.com/batonkv/baton/examples/engine/tp"
 	sidecar "github.com/batonkv/baton/sidecar/engine"
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -35,6 +32,8 @@ type world struct {
 	bytes  int64
 	spoil  func(st layout.State, layer int32, element []byte) // of what is copied, when it is set
 	into   map[int]int64                                      // of bytes, by rank, when it is set
+	skew   *rand.Rand                                         // ranks receive decisions when they look, some of them; nil: at once
+	skewed int                                                // how often a rank looked and had others than rank 0
 }
 
 type group struct {
@@ -45,6 +44,8 @@ type group struct {
 	pulls    map[uint64]*pull
 	waiting  []*pull
 	ids      map[string]handoff.ID
+	next     *group        // the launch after this one
+	formed   chan struct{} // closed when all ranks of a next launch are attached
 }
 
 // pull is one import of a group.
@@ -62,6 +63,7 @@ type session struct {
 	attach  handoff.Attach
 	mem     [][]byte
 	inbox   []handoff.ToEngine
+	late    []handoff.Decision // on their way
 	pending []handoff.Decision
 	applied uint64
 	wake    chan struct{}
@@ -133,9 +135,26 @@ func (s *session) Away() error {
 func (s *session) Poll(dst []handoff.ToEngine) []handoff.ToEngine {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
+	s.receive()
 	dst = append(dst, s.inbox...)
 	s.inbox = nil
 	return dst
+}
+
+// receive takes some of the decisions that are on their way.
+func (s *session) receive() {
+	if len(s.late) == 0 {
+		return
+	}
+	n := s.w.skew.IntN(len(s.late) + 1)
+	s.pending, s.late = append(s.pending, s.late[:n]...), s.late[n:]
+	if len(s.pending) > 0 {
+		s.held = s.pending[len(s.pending)-1].N
+	}
+	if s.held != s.g.sessions[0].held {
+		s.w.skewed++
+	}
+	s.w.through(s.g)
 }
 
 func (s *session) Decisions(through uint64) []handoff.Decision {
@@ -167,6 +186,8 @@ func (w *world) decide(g *group, d handoff.Decision) uint64 {
 	for _, s := range g.sessions {
 		if s.wire != nil {
 			s.push(d)
+		} else if w.skew != nil {
+			s.late = append(s.late, d)
 		} else {
 			s.pending, s.held = append(s.pending, d), g.n
 		}
@@ -321,80 +342,4 @@ func (w *world) admit(g *group, p *pull) {
 		w.free(src, p.imp.Manifest.Label)
 	}
 	g.sessions[0].push(handoff.Imported{Label: p.imp.Label, ID: p.imp.Manifest.ID})
-}
-
-// launch starts the ranks of a group in goroutines, with sessions of w unless it is nil.
-func launch(t testing.TB, w *world, cfg engine.Config) []*engine.Rank {
-	groups := tp.Pipes(cfg.Ranks())
-	g := &group{name: cfg.Group, exports: map[string][]handoff.Export{}, pulls: map[uint64]*pull{}, ids: map[string]handoff.ID{}}
-	var ranks []*engine.Rank
-	for i := range cfg.Ranks() {
-		c := cfg
-		c.Rank = i
-		r, err := engine.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ranks = append(ranks, r)
-		if w != nil {
-			g.sessions = append(g.sessions, w.attach(g, r, i))
-		}
-	}
-	if w != nil {
-		w.mu.Lock()
-		w.groups[cfg.Group] = g
-		w.mu.Unlock()
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	for i, r := range ranks {
-		var s engine.Session
-		if w != nil {
-			s = g.sessions[i]
-		}
-		wg.Go(func() {
-			if err := r.Run(ctx, groups[i], s); err != nil {
-				t.Errorf("rank %d: %v", i, err)
-				_ = groups[i].Close()
-			}
-		})
-	}
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-		for _, r := range ranks {
-			_ = r.Close()
-		}
-	})
-	return ranks
-}
-
-// ask runs one request to its end.
-func ask(t testing.TB, r *engine.Rank, req front.Request) ([]int32, front.Result, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	events, err := r.Submit(ctx, req)
-	if err != nil {
-		return nil, front.Result{}, err
-	}
-	return drainResult(events)
-}
-
-func drain(events <-chan front.Event) ([]int32, error) {
-	tokens, _, err := drainResult(events)
-	return tokens, err
-}
-
-func drainResult(events <-chan front.Event) (tokens []int32, _ front.Result, _ error) {
-	for ev := range events {
-		switch {
-		case ev.Err != nil:
-			return tokens, front.Result{}, ev.Err
-		case ev.Result != nil:
-			return tokens, *ev.Result, nil
-		default:
-			tokens = append(tokens, ev.Token)
-		}
-	}
-	return nil, front.Result{}, errors.New("events ended")
 }

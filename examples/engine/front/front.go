@@ -34,6 +34,8 @@ const (
 	MaxNew    = 1 << 12
 	MaxLabel  = 256
 	maxLine   = 2 << 20
+	// maxDeadline is a day in milliseconds.
+	maxDeadline = int64(24 * time.Hour / time.Millisecond)
 )
 
 // Mode is what the engine does with a request.
@@ -45,6 +47,8 @@ const (
 	Adopt  Mode = "adopt"  // decode what somebody else imports under this label
 	Import Mode = "import" // import a manifest, then decode
 	Stats  Mode = "stats"  // tell what the allocator of rank 0 holds
+	Reset  Mode = "reset"  // end all requests, wait until nobody touches the memory, forget it
+	Switch Mode = "switch" // end what runs, wait until nobody touches the memory, take another role
 )
 
 // Request asks for tokens.
@@ -58,6 +62,8 @@ type Request struct {
 	Sample sample.Params `json:"sample,omitzero"`
 	// Answer is which of the prompt's answers this request gets, from 0; Export makes all.
 	Answer int32 `json:"answer,omitempty"`
+	// Role is what Switch asks for: prefill, decode or both.
+	Role string `json:"role,omitempty"`
 	// DeadlineMS bounds the whole request in milliseconds; 0 is the engine's default.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 }
@@ -66,13 +72,20 @@ type Request struct {
 func (r Request) Check() error {
 	var why string
 	switch {
+	case (r.Role != "") != (r.Mode == Switch) || len(r.Role) > len("prefill"):
+		why = fmt.Sprintf("role %.40q: mode switch needs one, other modes take none", r.Role)
+	case r.Mode == Reset || r.Mode == Switch:
+		if r.bare() && r.DeadlineMS >= 0 && r.DeadlineMS <= maxDeadline {
+			return nil
+		}
+		why = fmt.Sprintf("mode %s takes a deadline alone", r.Mode)
 	case r.Mode == Stats:
-		if len(r.Tokens) == 0 && r.Label == "" && r.Manifest == nil && r.MaxNew == 0 && r.DeadlineMS == 0 && r.Sample.IsZero() && r.Answer == 0 {
+		if r.bare() && r.DeadlineMS == 0 {
 			return nil
 		}
 		why = "mode stats takes nothing else"
 	case r.Mode != Full && r.Mode != Export && r.Mode != Adopt && r.Mode != Import:
-		why = fmt.Sprintf("mode %.40q: want full, export, adopt, import or stats", string(r.Mode))
+		why = fmt.Sprintf("mode %.40q: want full, export, adopt, import, stats, reset or switch", string(r.Mode))
 	case len(r.Tokens) > MaxTokens:
 		why = fmt.Sprintf("tokens: %d, at most %d", len(r.Tokens), MaxTokens)
 	case len(r.Tokens) == 0 && r.Mode != Adopt:
@@ -87,7 +100,7 @@ func (r Request) Check() error {
 		why = fmt.Sprintf("label: mode %s needs one", r.Mode)
 	case (r.Manifest != nil) != (r.Mode == Import):
 		why = "manifest: mode import needs one, other modes take none"
-	case r.DeadlineMS < 0 || r.DeadlineMS > int64(24*time.Hour/time.Millisecond):
+	case r.DeadlineMS < 0 || r.DeadlineMS > maxDeadline:
 		why = fmt.Sprintf("deadline_ms %d: want 0 to a day", r.DeadlineMS)
 	default:
 		why = r.sampling()
@@ -96,6 +109,11 @@ func (r Request) Check() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrRequest, why)
+}
+
+// bare says that nothing is asked for but the mode.
+func (r Request) bare() bool {
+	return len(r.Tokens) == 0 && r.Label == "" && r.Manifest == nil && r.MaxNew == 0 && r.Sample.IsZero() && r.Answer == 0
 }
 
 // sampling says what is wrong with Sample and Answer, "" if nothing is.
