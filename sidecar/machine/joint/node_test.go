@@ -341,6 +341,9 @@ func (r *runner) settle(k int, bad bool, bytes uint64) {
 	n.tickets = slices.Delete(n.tickets, k, k+1)
 	rank := int(r.members[t.src].Rank)
 	for j, b := range t.to {
+		if n.eng.own == nil {
+			break // its engine is with another process already, which the world looks into
+		}
 		n.eng.content[b][rank] = garbage
 		if !bad {
 			n.eng.content[b][rank] = uint8(bytes >> (8 * j))

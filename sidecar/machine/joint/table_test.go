@@ -71,7 +71,7 @@ func enter[T any](m *model, of map[[16]byte]uint32, all *[]T, key [16]byte, v T)
 }
 
 func (m *model) enterNode(n *node) uint32 {
-	n.next, n.harm = 0, n.overwrites()
+	n.next, n.harm = 0, n.overwrites(&n.eng)
 	if at, ok := n.m.Next(); ok && !n.dead() {
 		n.next = at
 	}

@@ -166,6 +166,11 @@ func (w *world) check() {
 		if w.touched(i) && n.harm != "" {
 			w.fail("%s", n.harm)
 		}
+		if k := w.twin(i); n.eng.own == nil && len(n.tickets) > 0 {
+			if harm := n.overwrites(&w.node(k).eng); harm != "" {
+				w.fail("%s", harm)
+			}
+		}
 		if i == first || !w.touched(i) && !w.touched(first) || n.eng.launch != w.node(first).eng.launch {
 			continue
 		}
@@ -206,10 +211,10 @@ func (w *world) checkLeases(lead *node) {
 }
 
 // overwrites says which open copy may write memory that is not its import's any more.
-func (n *node) overwrites() string {
+func (n *node) overwrites(e *engine) string {
 	for _, t := range n.tickets {
 		for _, b := range t.to {
-			if n.eng.alive && n.eng.own[b] != t.reserve {
+			if e.alive && e.own[b] != t.reserve {
 				return fmt.Sprintf("%v: block %d was given back, and ticket %d may still write it", n.self, b, t.n)
 			}
 		}

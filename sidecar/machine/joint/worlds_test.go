@@ -82,6 +82,7 @@ var worlds = []struct {
 	{"2 read by 1 staged, packs hang, a process dies", false, one(1, 1, processes|wires).with(byWire).with(hanging).with(func(s *setup) { s.src = 2 })},
 	{"1+1+1 staged one copy, a mover", false, one(1, 1, movers|wires).with(rivals(1, 1)).with(byWire)},
 	{"1+1 twins, a fault", false, one(1, 1, sidecars|comeBack|hosts).with(twins).with(askTwice)},
+	{"1+1 staged twins, a fault", false, one(1, 1, sidecars|comeBack|hosts).with(byWire).with(twins)},
 	{"1+1 twins, a host and a delay", true, one(1, 2, hosts|delays).with(twins)},
 	{"2 twins, a process dies", false, one(1, 1, sidecars|comeBack).with(pair)},
 	{"2 twins, one hand-off of two given up, a process dies", false, one(1, 1, sidecars|comeBack).with(pair).with(func(s *setup) { s.labels, s.gives = 2, true })},
