@@ -73,9 +73,10 @@ type Sidecar struct {
 	adverts  chan machine.Advertise // newest wins
 	notices  *control.Log
 	host     string
-	imports  atomic.Int64 // as the machine counts them
-	draining atomic.Bool  // as the machine says
-	mover    int32        // the last one that MoverRestarted told of; 0: none
+	imports  atomic.Int64 // as the machine counts them; grants too
+	grants   atomic.Pointer[metrics.Grants]
+	draining atomic.Bool // as the machine says
+	mover    int32       // the last one that MoverRestarted told of; 0: none
 
 	fatal   chan error                       // ends Run; holds one
 	missing atomic.Pointer[string]           // why this sidecar is not registered; nil: it is
@@ -107,6 +108,7 @@ func New(cfg Config) *Sidecar {
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
 		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
 		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
+	s.grants.Store(&metrics.Grants{})
 	s.standing("discovery has not answered, or another sidecar holds the rank")
 	return s
 }
@@ -122,6 +124,7 @@ func (s *Sidecar) Serve(engines engineDoor, peers peerDoor, fds fdDoor) {
 	m.Depth(metrics.LoopInbox, func() int { return len(s.inbox) })
 	m.Registered(func() bool { return s.missing.Load() == nil })
 	m.Draining(s.draining.Load)
+	m.Grants(func() metrics.Grants { return *s.grants.Load() })
 	m.MoverPID(s.cfg.MoverPID)
 }
 
@@ -142,7 +145,7 @@ func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
 	defer tick.Stop()
 	for {
 		s.drain()
-		s.imports.Store(int64(s.machine.Imports()))
+		s.count()
 		s.arm(tick)
 		select {
 		case f := <-s.inbox:
@@ -154,6 +157,15 @@ func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
 		case <-ctx.Done():
 			return s.shutdown(grace)
 		}
+	}
+}
+
+// count notes what scrapes on other goroutines show of the machine.
+func (s *Sidecar) count() {
+	s.imports.Store(int64(s.machine.Imports()))
+	var g metrics.Grants
+	if g.Given, g.Held = s.machine.Grants(); g != *s.grants.Load() {
+		s.grants.Store(&g)
 	}
 }
 

@@ -57,7 +57,7 @@ func TestMetrics(t *testing.T) {
 	<-held
 	check(t, d.Service().ask(t.Context(), func() {})) // the step that pulled is over
 	for word, want := range map[string]float64{`queue="imports"`: 1, `queue="loop_inbox"`: 0, "baton_registered": 1,
-		"baton_mover_pid": 22, "baton_mover_restarts_total": 1, "baton_moved_bytes_total": -1} {
+		"baton_staging_grants{": 0, "baton_staging_grants_given_total": 0, "baton_mover_pid": 22, "baton_mover_restarts_total": 1, "baton_moved_bytes_total": -1} {
 		if got := d.scrape(t, word); got != want {
 			t.Errorf("%s while it copies: %v, want %v", word, got, want)
 		}

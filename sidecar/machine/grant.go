@@ -35,8 +35,12 @@ func (m *Machine) askGrant(e AskGrant) {
 		m.do(GrantRefused{e.Grant})
 		return
 	}
+	m.lent++
 	m.do(Granted{e.Grant, p.Info})
 }
+
+// Grants counts the grants that were given, and those of them that have not ended.
+func (m *Machine) Grants() (given uint64, held int) { return m.lent, m.grants.Open() }
 
 // leave ends a pin. The engine hears of it at once, or when the last pack has ended.
 func (m *Machine) leave(p *handoff.Pin, says handoff.ToEngine) {

@@ -93,6 +93,10 @@ func TestGrants(t *testing.T) {
 	if l := w.at("p", 0).m.Load(); l.Grants != 2 || l.Leaving != 0 {
 		t.Errorf("%+v", l)
 	}
+	w.at("p", 0).step(GrantEnded{2})
+	if given, held := w.at("p", 0).m.Grants(); given != 2 || held != 1 {
+		t.Errorf("%d given, %d held", given, held)
+	}
 	w.now = w.at("p", 0).m.pinOf("r1").Deadline
 	if x := w.askGrant(4, "r1", nil); x != (Effect)(GrantRefused{4}) {
 		t.Errorf("at the rank's deadline: %+v", x)

@@ -95,6 +95,7 @@ type Machine struct {
 	pins    map[handoff.PinID]*handoff.Pin
 	pinEnds agenda[handoff.PinID]    // the rank's own deadline of each of pins
 	grants  staged.Grants            // who packs from pins
+	lent    uint64                   // grants that were given
 	leaving map[staged.Pin]*leaving  // pins that are over, and are packed from
 	kept    map[string]Now           // labels that the engine holds for no pin: of before it attached, or whose Free waits; with this rank's own deadline
 	dests   map[uint64]*handoff.Dest // by Reserve number

@@ -170,9 +170,27 @@ func (m *Metrics) show(o prometheus.GaugeOpts, f func() float64) {
 	m.labelled.MustRegister(prometheus.NewGaugeFunc(o, f))
 }
 
+// Grants are the leaves to pack from this rank's pins, for pulls by staging.
+type Grants struct {
+	Given uint64 // since the sidecar's start
+	Held  int    // of them that have not ended
+}
+
+// Grants shows how many were given, have ended, and are held; at most once.
+func (m *Metrics) Grants(now func() Grants) {
+	m.show(prometheus.GaugeOpts{Name: "staging_grants", Help: "Grants to pack from this rank's pins that are held now."},
+		func() float64 { return float64(now().Held) })
+	m.count("staging_grants_given_total", "Grants to pack from this rank's pins that were given.", func() uint64 { return now().Given })
+	m.count("staging_grants_ended_total", "Grants to pack from this rank's pins that have ended, by word or by the exit of who packed.",
+		func() uint64 { g := now(); return g.Given - uint64(g.Held) })
+}
+
 // EventsDropped shows a publisher's own count of dropped events; at most once.
 func (m *Metrics) EventsDropped(count func() uint64) {
-	m.labelled.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Namespace: "baton", Name: "events_dropped_total", Help: "Lifecycle events that were not published.",
-	}, func() float64 { return float64(count()) }))
+	m.count("events_dropped_total", "Lifecycle events that were not published.", count)
+}
+
+func (m *Metrics) count(name, help string, now func() uint64) {
+	m.labelled.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "baton", Name: name, Help: help},
+		func() float64 { return float64(now()) }))
 }

@@ -84,16 +84,22 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func TestDraining(t *testing.T) {
+func TestLevels(t *testing.T) {
 	m := New("c", "p", "g", "0")
 	m.Draining(func() bool { return true })
+	m.Grants(func() Grants { return Grants{Given: 9, Held: 4} })
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := m.Serve(ctx, "127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, body := get(t, "http://"+s.Addr()+"/metrics"); !strings.Contains(body, `baton_draining{cluster="c",group="g",pool="p",rank="0"} 1`) {
-		t.Errorf("%s", body)
+	_, body := get(t, "http://"+s.Addr()+"/metrics")
+	const names = `{cluster="c",group="g",pool="p",rank="0"} `
+	for _, want := range []string{"baton_draining" + names + "1", "baton_staging_grants" + names + "4",
+		"baton_staging_grants_given_total" + names + "9", "baton_staging_grants_ended_total" + names + "5"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("lacks %s", want)
+		}
 	}
 	cancel()
 	if err := s.Wait(); err != nil {

@@ -85,6 +85,7 @@ var omitted = []string{
 	"machine.leader.done",     // Get alone shows it
 	"machine.leader.dues",     // of the sources
 	"machine.Machine.pinEnds", // of the pins
+	"machine.Machine.lent",    // Grants alone shows it
 
 	"machine.sourceGroup.plan", "machine.sourceGroup.own", "machine.sourceGroup.templates", // made when missing, of
 	"machine.sourceGroup.into", "machine.sourceGroup.intoOwn", // the two geometries
