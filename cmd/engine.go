@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine"
+	"github.com/batonkv/baton/examples/engine/admission"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/tp"
@@ -29,7 +32,9 @@ type engineFlags struct {
 	split                                                      model.Split
 	blocks, slots, blockTokens                                 int32
 	seed                                                       uint64
-	poison                                                     bool
+	poison, prefixCache                                        bool
+	role, shapes, stepLog                                      string
+	stepTokens, chunk                                          int32
 }
 
 func newEngineCmd() *cobra.Command {
@@ -65,6 +70,12 @@ sidecar and serves whole requests only.`,
 	fs.StringVar(&f.kv, "kv", "bf16", "element `type` of the paged cache: bf16, fp16 or fp32")
 	fs.StringVar(&f.conv, "conv", "fp32", "element `type` of convolution windows: fp32 or bf16")
 	fs.StringVar(&f.ssm, "ssm", "fp32", "element `type` of recurrent state: fp32 or bf16")
+	fs.StringVar(&f.role, "role", "both", "which side of a hand-off it takes: prefill, decode or both")
+	fs.BoolVar(&f.prefixCache, "prefix-cache", true, "find prompts in the cache; a hand-off needs it")
+	fs.Int32Var(&f.stepTokens, "step-tokens", 0, "most tokens of a step (default 512)")
+	fs.Int32Var(&f.chunk, "chunk", 0, "most tokens of one prompt in a step (default 256)")
+	fs.StringVar(&f.shapes, "shapes", "", "captured `shapes` TOKENS/PREFILLS/DECODES, joined by commas: a prompt waits for one (default: none, nobody waits)")
+	fs.StringVar(&f.stepLog, "step-log", "", "`file` of what each step ran and by which shape, in JSON lines (default: the log, at level debug)")
 	fs.StringVar(&f.corrupt, "corrupt", "", "damage every import: kv, state, head-swap, one-block or position")
 	return cmd
 }
@@ -93,10 +104,15 @@ func (f *engineFlags) config() (engine.Config, error) {
 	if err != nil {
 		return engine.Config{}, err
 	}
+	shapes, err := admission.ParseShapes(f.shapes)
+	if err != nil {
+		return engine.Config{}, fmt.Errorf("%w: --shapes: %w", engine.ErrConfig, err)
+	}
 	return engine.Config{Model: m, Group: f.group, Instance: handoff.Instance(n), Rank: f.rank,
 		TP: f.split.TP, PP: f.split.PP, EP: f.split.EP, ExptTP: f.split.ExptTP, Layers: f.split.Layers,
 		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, Types: types, Poison: f.poison,
-		Corrupt: engine.Corrupt(f.corrupt), Profiles: f.runDir}, nil
+		Corrupt: engine.Corrupt(f.corrupt), Profiles: f.runDir,
+		Role: engine.Role(f.role), NoPrefixCache: !f.prefixCache, StepTokens: f.stepTokens, Chunk: f.chunk, Shapes: shapes, Log: slog.Default()}, nil
 }
 
 func (f *engineFlags) types() (t model.Types, err error) {
@@ -119,6 +135,14 @@ func (f *engineFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if f.stepLog != "" {
+		out, err := os.OpenFile(f.stepLog, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("--step-log: %w", err)
+		}
+		defer out.Close()
+		cfg.Log = slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
 	r, err := engine.New(cfg)
 	if err != nil {
 		return err
@@ -129,20 +153,59 @@ func (f *engineFlags) run(ctx context.Context) error {
 		return err
 	}
 	defer g.Close()
-	var s engine.Session
-	if f.runDir != "" {
-		c, err := client.Dial(ctx, client.Config{Dir: f.runDir, Attach: r.Attach(), Files: r.Files()})
-		if err != nil {
-			return fmt.Errorf("attach rank %d of %s to its sidecar in %s: %w", cfg.Rank, cfg.Group, f.runDir, err)
-		}
-		defer c.Close()
-		s = c
+	c, err := f.attach(ctx, r)
+	if err != nil {
+		return err
 	}
-	return f.serve(ctx, cancel, r, g, s)
+	if c != nil {
+		defer c.Close()
+	}
+	return f.serve(ctx, cancel, r, g, c)
+}
+
+// attach connects a rank to its sidecar; without one the client is nil.
+func (f *engineFlags) attach(ctx context.Context, r *engine.Rank) (*client.Client, error) {
+	if f.runDir == "" {
+		return nil, nil
+	}
+	c, err := client.Dial(ctx, client.Config{Dir: f.runDir, Attach: r.Attach(), Files: r.Files()})
+	if err != nil {
+		return nil, fmt.Errorf("attach rank %d of %s to its sidecar in %s: %w", f.rank, f.group, f.runDir, err)
+	}
+	return c, nil
+}
+
+// attachPause is between two tries to attach after a switch, whose sidecar may be on its
+// way to the new role itself.
+const attachPause = 100 * time.Millisecond
+
+// rounds runs a rank, and again after each switch of its role, with another session.
+func (f *engineFlags) rounds(ctx context.Context, r *engine.Rank, g *tp.Group, c *client.Client) error {
+	for {
+		var s engine.Session
+		if c != nil {
+			s = c
+		}
+		err := r.Run(ctx, g, s)
+		if c != nil {
+			c.Close()
+		}
+		if !errors.Is(err, engine.ErrSwitched) {
+			return err
+		}
+		// With ctx ended, Run tells those that wait.
+		for c, err = f.attach(ctx, r); err != nil && ctx.Err() == nil; c, err = f.attach(ctx, r) {
+			slog.Warn("the rank waits for the sidecar of its new role", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(attachPause):
+			}
+		}
+	}
 }
 
 // serve runs the rank and, on rank 0, the front beside it.
-func (f *engineFlags) serve(ctx context.Context, cancel context.CancelFunc, r *engine.Rank, g *tp.Group, s engine.Session) error {
+func (f *engineFlags) serve(ctx context.Context, cancel context.CancelFunc, r *engine.Rank, g *tp.Group, c *client.Client) error {
 	var l net.Listener
 	if f.front != "" {
 		var err error
@@ -165,7 +228,7 @@ func (f *engineFlags) serve(ctx context.Context, cancel context.CancelFunc, r *e
 			fronted <- err
 		}()
 	}
-	err := r.Run(ctx, g, s)
+	err := f.rounds(ctx, r, g, c)
 	cancel()
 	return errors.Join(err, <-fronted)
 }

@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,7 +25,8 @@ func TestEngineRanks(t *testing.T) {
 	defer cancel()
 	for _, args := range [][]string{{"--rank", "0", "--front", sock}, {"--rank", "1"}} {
 		cmd := newEngineCmd()
-		cmd.SetArgs(append(args, "--group", "g", "--instance", "abc", "--tp", "2", "--rendezvous", dir, "--blocks", "16", "--seed", "5"))
+		cmd.SetArgs(append(args, "--group", "g", "--instance", "abc", "--tp", "2", "--rendezvous", dir, "--blocks", "16", "--seed", "5",
+			"--shapes", "4/1/1,8/0/8", "--step-log", filepath.Join(dir, "steps."+args[1])))
 		wg.Go(func() {
 			if err := cmd.ExecuteContext(ctx); err != nil {
 				t.Errorf("%v: %v", args, err)
@@ -49,6 +51,10 @@ func TestEngineRanks(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) || res.Forwarded != 3 {
 		t.Fatalf("%v %+v, want %v %v", got, res, want, err)
 	}
+	log, err := os.ReadFile(filepath.Join(dir, "steps.0"))
+	if err != nil || !strings.Contains(string(log), `"ran":"[4 tokens, 1 prefills, 1 decodes]"`) || !strings.Contains(string(log), `"ran":"[8 tokens, 0 prefills, 8 decodes]"`) {
+		t.Errorf("the step log says %s, %v", log, err)
+	}
 }
 
 func TestEngineRefuses(t *testing.T) {
@@ -64,6 +70,10 @@ func TestEngineRefuses(t *testing.T) {
 		{[]string{"--rank", "1", "--tp", "2", "--front", "x"}, "only rank 0"},
 		{[]string{"--blocks", "0"}, "blocks"},
 		{[]string{"--kv", "fp64"}, "--kv: "},
+		{[]string{"--role", "decode", "--prefix-cache=false"}, "--prefix-cache=false"},
+		{[]string{"--role", "router"}, "want prefill, decode or both"},
+		{[]string{"--shapes", "64/1/4,8"}, "want TOKENS/PREFILLS/DECODES"},
+		{[]string{"--chunk", "1000"}, "want 1 to 256"},
 		{[]string{"--ssm", "fp16"}, "want fp32 or bf16"},
 	} {
 		cmd := newEngineCmd()
