@@ -94,6 +94,7 @@ func New(m layout.Model, moves []Move, room int64) (*Packing, error) {
 			return nil, fmt.Errorf("move %d: %w", i, err)
 		}
 	}
+	c.close()
 	return c.p, nil
 }
 
@@ -154,7 +155,7 @@ func (c *cutter) put(to *panel, v Move, box layout.Box, unit int64) {
 	to.unit += box.Area() * unit
 }
 
-// close says how many tokens a chunk of the last panel has.
+// close ends the last panel: it says how many tokens a chunk of it has.
 func (c *cutter) close() {
 	if n := len(c.p.panels); n > 0 && c.p.panels[n-1].tokens == 0 {
 		last := &c.p.panels[n-1]

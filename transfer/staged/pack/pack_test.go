@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -22,6 +23,9 @@ var hybrid = parallel.Desc{
 	Attention: &parallel.Attention{Layers: 3, Heads: 4, Dim: 16},
 	Mamba:     &parallel.Mamba{Layers: 2, Heads: 8, HeadDim: 4, StateDim: 8, Groups: 2, Window: 4},
 }
+
+// models are hybrid and either of its kinds alone, so that the last move is of each kind.
+var models = []parallel.Desc{hybrid, {Attention: hybrid.Attention}, {Mamba: hybrid.Mamba}}
 
 // side is one group: its shards and its ranks' buffers.
 type side struct {
@@ -114,10 +118,11 @@ func TestPackedIsDirect(t *testing.T) {
 	}
 	cuts := []parallel.Cut{{TP: 1}, {TP: 2}, {TP: 4}, {PP: 2}, {TP: 2, PP: 2}}
 	rapid.Check(t, func(r *rapid.T) {
+		desc := rapid.SampledFrom(models).Draw(r, "model")
 		sm, dm := memory(r), memory(r)
-		src := newSide(t, hybrid, rapid.SampledFrom(cuts).Draw(r, "from"), sm, noise(rapid.Uint64().Draw(r, "seed")))
-		dst := newSide(t, hybrid, rapid.SampledFrom(cuts).Draw(r, "to"), dm, canary)
-		want := newSide(t, hybrid, parallel.Cut{TP: 1}, dm, canary)
+		src := newSide(t, desc, rapid.SampledFrom(cuts).Draw(r, "from"), sm, noise(rapid.Uint64().Draw(r, "seed")))
+		dst := newSide(t, desc, rapid.SampledFrom(cuts).Draw(r, "to"), dm, canary)
+		want := newSide(t, desc, parallel.Cut{TP: 1}, dm, canary)
 		want.bufs = nil
 		for _, bufs := range dst.bufs {
 			var own []transfertest.Buffer
@@ -130,7 +135,7 @@ func TestPackedIsDirect(t *testing.T) {
 		}
 		lo := rapid.Int32Range(0, 100).Draw(r, "lo")
 		tokens := layout.Span{Lo: lo, Hi: lo + rapid.Int32Range(0, 200).Draw(r, "tokens")}
-		w := &world{plan: plan(t, src, dst), src: src, dst: dst, tokens: tokens, room: rapid.Int64Range(512, 1<<16).Draw(r, "room")}
+		w := &world{plan: plan(t, desc, src, dst), src: src, dst: dst, tokens: tokens, room: rapid.Int64Range(512, 1<<16).Draw(r, "room")}
 		for i, pair := range w.plan.Pairs() {
 			w.direct(t, uint32(i), want.bufs[pair.Dst])
 			w.through(t, uint32(i))
@@ -152,8 +157,8 @@ type world struct {
 	room     int64
 }
 
-func plan(t testing.TB, src, dst side) *reshard.Plan {
-	p, err := reshard.New(hybrid.Model(), src.shards, dst.shards)
+func plan(t testing.TB, d parallel.Desc, src, dst side) *reshard.Plan {
+	p, err := reshard.New(d.Model(), src.shards, dst.shards)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +177,7 @@ func (w *world) direct(t testing.TB, pair uint32, into []transfertest.Buffer) {
 // through packs every chunk of a pair, carries it to the other arena and unpacks it there.
 func (w *world) through(t testing.TB, pair uint32) {
 	ranks := w.plan.Pairs()[pair]
-	p, err := pack.New(hybrid.Model(), pack.Of(w.plan, pair), w.room)
+	p, err := pack.New(w.plan.Model(), pack.Of(w.plan, pair), w.room)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +219,7 @@ func (w *world) through(t testing.TB, pair uint32) {
 func some(t testing.TB) (side, *reshard.Plan) {
 	m := parallel.Memory{Blocks: 40, BlockTokens: 16, KV: layout.BF16, Slots: 4, Conv: layout.BF16, SSM: layout.F32}
 	s := newSide(t, hybrid, parallel.Cut{TP: 2}, m, canary)
-	return s, plan(t, s, newSide(t, hybrid, parallel.Cut{TP: 1}, m, canary))
+	return s, plan(t, hybrid, s, newSide(t, hybrid, parallel.Cut{TP: 1}, m, canary))
 }
 
 // TestForgedMoves: what a peer may claim is refused, and never reaches memory that the rank
@@ -291,7 +296,7 @@ func TestBounds(t *testing.T) {
 	if _, _, err := c.Copy(own, 0, 2); !errors.Is(err, lower.ErrJob) {
 		t.Errorf("chunk outside the arena: %v", err)
 	}
-	if ts, err := c.Templates(); err != nil || len(ts) == 0 {
-		t.Errorf("templates: %d, %v", len(ts), err)
+	if ts, err := c.Templates(); err != nil || len(ts) == 0 || slices.Contains(ts, nil) {
+		t.Errorf("templates: %v, %v", ts, err)
 	}
 }
