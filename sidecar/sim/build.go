@@ -78,7 +78,7 @@ func (w *world) mood() temper {
 		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
 		failing: w.r.IntN(8), links: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), rivals: 1, early: 30, policy: handoff.WeightsRefuse,
 		step: w.between(time.Millisecond, 20*time.Millisecond), stale: w.r.IntN(4), plain: w.r.IntN(5) == 0, staged: w.r.IntN(4) == 0,
-		packs: 8, pack: 6 * time.Second, pinch: 3}
+		copies: 15, packs: 8, pack: 6 * time.Second, pinch: 3}
 	if w.r.IntN(10) == 0 {
 		t.step = w.between(20*time.Millisecond, 2*time.Second)
 	}
@@ -101,7 +101,7 @@ func (w *world) mood() temper {
 		t.strike, t.rivals = w.r.IntN(25), 4
 	}
 	if w.r.IntN(5) == 0 {
-		t.links, t.burst, t.slow, t.pinch = 60, 4, 15, 15
+		t.links, t.burst, t.slow, t.pinch, t.copies = 60, 4, 15, 20, 30
 		for range 4 {
 			s := w.r.IntN(1 << 16)
 			w.after(w.between(50*time.Millisecond, 2*time.Second), nil, func() {

@@ -90,7 +90,7 @@ func (n *sidecar) pull(f machine.Pull) {
 func (n *sidecar) move(t *ticket) {
 	w := n.w
 	took := w.between(100*time.Microsecond, 10*time.Millisecond)
-	if w.chance(15) {
+	if w.chance(w.temper.copies) {
 		w.hit(SlowCopy)
 		took = w.between(10*time.Millisecond, 9*time.Second)
 	}

@@ -85,12 +85,18 @@ func (n *sidecar) pinch(ss *session, to int, msg handoff.PeerMessage) {
 // ends, and the import too.
 func (n *sidecar) pinchLanded(m handoff.Landed) {
 	w, lead := n.w, n.g.seats[0].side
-	if lead == nil || !w.chance(w.temper.pinch) {
+	often := w.temper.pinch
+	if n.stage == nil {
+		often *= 2
+	}
+	if lead == nil || !w.chance(often) {
 		return
 	}
 	for _, ss := range lead.all() {
 		switch o := ss.ends[1-ss.end(lead)]; {
-		case m.OK && o.g.name == m.ID.Group:
+		case m.OK && o.g.name == m.ID.Group && n.stage != nil:
+			w.stall(ss, 1-ss.end(lead), w.between(20*time.Millisecond, 300*time.Millisecond))
+		case m.OK && o.g.name == m.ID.Group && n.g.tp() == 1: // else other ranks take their time
 			w.stall(ss, ss.end(lead), w.between(20*time.Millisecond, time.Second))
 		case !m.OK && o == n:
 			w.stall(ss, ss.end(lead), w.between(20*time.Millisecond, 300*time.Millisecond))
@@ -120,24 +126,17 @@ func (w *world) importAnother(g *group, not handoff.ID) {
 	}
 }
 
-// endBoth ends an export from which n packs, and then the import that landed last: its
-// decisions wait for the pack.
+// endBoth ends an export from which n packs, and the source of the import that landed
+// last: what is decided of that waits for the pack.
 func (n *sidecar) endBoth(label string) {
 	w, id := n.w, n.landed.ID
 	n.landed = handoff.Landed{}
 	w.releaseLabel(n.g, label)
-	w.after(w.between(2*time.Millisecond, 20*time.Millisecond), nil, func() {
-		lead := n.g.seats[0].side
-		if lead == nil {
-			return
+	for _, m := range w.shown {
+		if m.ID == id {
+			w.release(m, w.prompts[m.tag].g)
 		}
-		for _, ss := range lead.all() {
-			if ss.ends[0].g.name == id.Group || ss.ends[1].g.name == id.Group {
-				w.hit(BrokenSession)
-				w.cut(ss, nil)
-			}
-		}
-	})
+	}
 }
 
 // releaseLabel gives an export up by its engine.
@@ -162,12 +161,14 @@ func (n *sidecar) forsake(but *sidecar) {
 // pinchGrant looks at leave to pack: its pin may end while the pack goes on.
 func (n *sidecar) pinchGrant(id handoff.PinID) {
 	w := n.w
+	if n.landed.OK && !w.calm {
+		n.endBoth(n.pins[id].label)
+		return
+	}
 	if !w.chance(w.temper.pinch) {
 		return
 	}
 	switch k := w.r.IntN(10); {
-	case n.landed.OK && k < 7:
-		n.endBoth(n.pins[id].label)
 	case k < 5 && n.rank > 0: // its leader is not heard
 		if lead := n.g.seats[0].side; lead != nil && n.session(lead.self.Incarnation) != nil {
 			w.hit(BlackHole)

@@ -81,7 +81,8 @@ type temper struct {
 	plain                     bool          // the model has no state per request
 	policy                    handoff.WeightsPolicy
 	hang                      int           // percent of copies that hang
-	packs                     int           // percent of packs that are slow
+	copies                    int           // percent of copies that are slow
+	packs                     int           // percent of packs that are
 	pack                      time.Duration // how slow at most
 	pinch                     int           // percent of the instants of pinch.go at which something happens
 	step                      time.Duration // of engines
