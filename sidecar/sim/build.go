@@ -118,8 +118,11 @@ func (w *world) mood() temper {
 	if w.r.IntN(12) == 0 {
 		t.failing, t.slow, t.pinch = 30, 15, 15
 	}
-	if w.r.IntN(8) == 0 {
+	if w.r.IntN(6) == 0 {
 		t.staged, t.packs, t.pack, t.pinch = true, 40, 10*time.Second, 30
+		if w.r.IntN(3) == 0 {
+			t.packs = 8 // more imports land
+		}
 		t.lease, t.hold, t.margin, t.keep = 2*time.Second, 5*time.Second, time.Second, 3*time.Second
 	}
 	return t

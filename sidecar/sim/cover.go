@@ -44,13 +44,13 @@ func (c *Coverage) Print(out io.Writer) {
 // Points is how many faults and pairs there are.
 const Points = int(numFaults) + machine.NumPairs
 
-// never lists the pairs that cannot happen: half, states and inputs, each with commas or * for
-// all, a colon, and the reason.
+// never lists the pairs that cannot happen, or hardly: half, states and inputs, each with commas
+// or * for all, a colon, and the reason.
 //
 //go:embed never.txt
 var never string
 
-// Never returns the pairs that cannot happen, with the reasons.
+// Never returns the pairs that cannot happen, or hardly, with the reasons.
 func Never() map[machine.Pair]string {
 	out := map[machine.Pair]string{}
 	for line := range strings.Lines(never) {
@@ -84,6 +84,10 @@ func (c *Coverage) Missed(need uint64) (out []string) {
 	for i, n := range c.Pairs {
 		p := machine.Pair(i)
 		switch why, ok := cannot[p]; {
+		case strings.HasPrefix(why, "rare: "):
+			if n < need/10 {
+				out = append(out, fmt.Sprintf("pair %v: %d times, want %d", p, n, need/10))
+			}
 		case ok && n > 0:
 			out = append(out, fmt.Sprintf("pair %v: %d times, and it cannot happen: %s", p, n, why))
 		case !ok && n < need:

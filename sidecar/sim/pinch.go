@@ -162,6 +162,7 @@ func (n *sidecar) forsake(but *sidecar) {
 func (n *sidecar) pinchGrant(id handoff.PinID) {
 	w := n.w
 	if n.landed.OK && !w.calm {
+		n.stage.slow = true
 		n.endBoth(n.pins[id].label)
 		return
 	}

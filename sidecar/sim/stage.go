@@ -24,6 +24,7 @@ type stage struct {
 	packs []*work
 	takes []*work // unpacks
 	reads []*fetch
+	slow  bool // the next pack takes long
 }
 
 // chunk holds what one cell does, between two stamps.
@@ -229,7 +230,8 @@ func (s *stage) pack(f staged.Pack) {
 	}
 	l := w.loads[f.Stamp.Job]
 	took := w.between(100*time.Microsecond, 3*time.Millisecond)
-	if w.chance(w.temper.packs) {
+	if w.chance(w.temper.packs) || s.slow {
+		s.slow = false
 		w.hit(SlowPack)
 		took = w.between(3*time.Millisecond, w.temper.pack)
 	}
