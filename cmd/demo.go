@@ -23,6 +23,7 @@ token with one engine that does both. Exit code 1 when one differs.`,
 		Example: `  baton demo
   baton demo --inference-shards tp=4,role=prefill+tp=2,role=decode --model attention
   baton demo --inference-shards tp=2,role=prefill+tp=1,kv=fp16,state=bf16,role=decode --model gqa
+  baton demo --sample --answers 3 --model mtp
   baton demo --kill decode-0/0
   baton demo --via plugin
   baton demo --corrupt one-block`,
@@ -49,7 +50,9 @@ token with one engine that does both. Exit code 1 when one differs.`,
 	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported: kv, state, head-swap, one-block or position; the check must find it")
 	cmd.Flags().StringVar(&o.Kill, "kill", "", "kill the sidecar of `GROUP/RANK` in the middle of a hand-off, such as decode-0/0: the group goes on")
 	cmd.Flags().StringVar(&o.Via, "via", "", "who places the requests: plugin is an external process, by hashicorp/go-plugin alone (default: this one)")
-	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens to generate for each prompt, 1 to 4096")
+	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens of each answer, 1 to 4096")
+	cmd.Flags().BoolVar(&o.Sample, "sample", false, "draw tokens with a seed for each prompt, and compare their logprobs too (default: the likeliest)")
+	cmd.Flags().Int32Var(&o.Answers, "answers", 1, "answers for each prompt, all from one export, 1 to 64")
 	cmd.Flags().DurationVar(&o.Deadline, "deadline", 30*time.Second, "how long one request may take, 100ms to 10m")
 	cmd.AddCommand(newDemoRouterCmd())
 	return cmd

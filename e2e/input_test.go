@@ -70,6 +70,8 @@ func TestBadCommandLines(t *testing.T) {
 		{"demo --inference-shards=tp=1,role=prefill", []string{"a prefill and a decode group"}},
 		{"demo --corrupt=kw", []string{`corrupt "kw"`, "want kv, state"}},
 		{"demo --new=0", []string{"new", "0"}},
+		{"demo --answers=0", []string{"--answers 0", "1 to 64"}},
+		{"demo --answers=2 --via=plugin", []string{"--answers 2", "imports each prompt once"}},
 		{"demo --deadline=1ms", []string{"--deadline 1ms", "100ms"}},
 		{"dev --block=65536", []string{"--block 65536", "1 to 1024"}},
 		{"sidecar --clustre=x", []string{"--clustre", `did you mean "--cluster"?`}},

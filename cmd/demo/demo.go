@@ -13,9 +13,9 @@ import (
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/discovery"
-	"github.com/batonkv/baton/examples/engine"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -29,7 +29,9 @@ var ErrBytes = errors.New("bytes moved differ from the closed form")
 // Options is one run.
 type Options struct {
 	Dev      dev.Options
-	MaxNew   int32         // tokens of each request
+	MaxNew   int32         // tokens of each answer
+	Sample   bool          // draw tokens by a seed, and compare their logprobs too; else greedily
+	Answers  int32         // of each prompt, all from one export
 	Deadline time.Duration // of one request
 	Kill     string        // GROUP/RANK whose sidecar is killed in the middle of a hand-off; "": none
 	Via      string        // who places requests: "" the demo itself, or ViaPlugin
@@ -54,6 +56,10 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --inference-shards: the demo needs a prefill and a decode group, such as tp=2,role=prefill+tp=1,role=decode", ErrOptions)
 	case o.MaxNew < 1 || o.MaxNew > front.MaxNew:
 		return fmt.Errorf("%w: --new %d: want 1 to %d", ErrOptions, o.MaxNew, front.MaxNew)
+	case o.Answers < 1 || o.Answers > sample.MaxAnswers:
+		return fmt.Errorf("%w: --answers %d: want 1 to %d", ErrOptions, o.Answers, sample.MaxAnswers)
+	case o.Answers > 1 && o.Via != "":
+		return fmt.Errorf("%w: --answers %d: the process of --via %s imports each prompt once", ErrOptions, o.Answers, o.Via)
 	case o.Deadline < minDeadline || o.Deadline > maxDeadline:
 		return fmt.Errorf("%w: --deadline %v: want %v to %v", ErrOptions, o.Deadline, minDeadline, maxDeadline)
 	}
@@ -80,18 +86,9 @@ type row struct {
 	src, dst    *dev.Running
 	prompt      prompt
 	label       string
-	imported    handoff.Imported
-	got         []int32
-	want        []int32
-	moved       int64 // closed form
-	forwards    int32 // prompt tokens that the decode engine computed
+	answers     []answer
 	blockTokens int32
 }
-
-// suffix is how many tokens of the prompt were not in the decode cache.
-func (r row) suffix() int32 { return int32(len(r.prompt.tokens)) - r.imported.Cached }
-
-func (r row) equal() bool { return slices.Equal(r.got, r.want) }
 
 // demo is one run's state.
 type demo struct {
@@ -231,10 +228,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 	if err != nil {
 		return r, err
 	}
-	r.moved = closedForm(d.model, r.dst.Group, int(r.suffix()))
-	one := engine.Config{Model: d.model, BlockTokens: d.opt.Dev.BlockTokens, Types: types(r.src.Group)}
-	r.want, err = engine.ReferenceConverted(ctx, one, types(r.dst.Group), p.tokens, int(d.opt.MaxNew))
-	return r, err
+	return r, d.compute(ctx, i, r)
 }
 
 // handOver takes one prompt through prefill, hand-off and decode within the deadline.
@@ -248,7 +242,7 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 	}()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
 	r = row{prompt: p, src: src, dst: dst, label: name, blockTokens: d.opt.Dev.BlockTokens}
-	res, err := generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export}, nil)
+	res, err := generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export, Sample: d.sampling(i)}, nil)
 	if err != nil {
 		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)
 	}
@@ -271,19 +265,12 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 		}
 		r.dst = dst
 	}
-	adopted := make(chan error, 1)
-	go func() {
-		res, err := generate(ctx, dst, front.Request{MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Adopt}, &r.got)
-		r.forwards = res.Forwarded
-		adopted <- err
-	}()
-	if r.imported, err = d.bring(ctx, dst, handoff.Import{Label: r.label, Manifest: man, Tokens: p.tokens, Deadline: d.opt.Deadline}); err != nil {
-		cancel()
-		<-adopted
-		return r, fmt.Errorf("import into %s: %w", dst.Name, err)
-	}
-	if err = <-adopted; err != nil {
-		return r, fmt.Errorf("decode on %s: %w", dst.Name, err)
+	for n := range d.opt.Answers {
+		a, err := d.decodeAnswer(ctx, r, man, n)
+		if err != nil {
+			return r, err
+		}
+		r.answers = append(r.answers, a)
 	}
 	return r, nil
 }
@@ -300,16 +287,15 @@ func (d *demo) bring(ctx context.Context, dst *dev.Running, m handoff.Import) (h
 	return *rep.Imported, nil
 }
 
-func generate(ctx context.Context, g *dev.Running, req front.Request, got *[]int32) (front.Result, error) {
+func generate(ctx context.Context, g *dev.Running, req front.Request, each func(front.Event)) (front.Result, error) {
 	c, err := front.Dial(ctx, g.Front())
 	if err != nil {
 		return front.Result{}, err
 	}
-	return c.Generate(ctx, req, func(t int32) {
-		if got != nil {
-			*got = append(*got, t)
-		}
-	})
+	if each == nil {
+		each = func(front.Event) {}
+	}
+	return c.Stream(ctx, req, each)
 }
 
 // types are those of a group's state.

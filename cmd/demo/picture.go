@@ -29,9 +29,10 @@ func (d *demo) printPicture(out io.Writer, r row) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nwhat moved for %s, %d of its %d tokens:\n", r.label, r.suffix(), len(r.prompt.tokens))
+	suffix := int32(len(r.prompt.tokens)) - r.answers[0].imported.Cached
+	fmt.Fprintf(out, "\nwhat moved for %s, %d of its %d tokens:\n", r.label, suffix, len(r.prompt.tokens))
 	for i, pair := range p.Pairs() {
-		fmt.Fprintf(out, "  %s rank %d  ──%10s ──▶  %s rank %d\n", r.src.Name, pair.Src, planview.Size(p.Bytes(uint32(i), r.suffix())), r.dst.Name, pair.Dst)
+		fmt.Fprintf(out, "  %s rank %d  ──%10s ──▶  %s rank %d\n", r.src.Name, pair.Src, planview.Size(p.Bytes(uint32(i), suffix)), r.dst.Name, pair.Dst)
 	}
 	return nil
 }

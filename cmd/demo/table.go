@@ -36,16 +36,23 @@ func (d *demo) printColumns(by string, cells ...any) {
 
 func (d *demo) printRow(r row) {
 	verdict := "equal"
-	if !r.equal() {
-		verdict = fmt.Sprintf("NOT EQUAL from token %d on", firstDifference(r.got, r.want)+1)
+	bytes, tokens := int64(0), 0
+	for n, a := range r.answers {
+		bytes, tokens = bytes+a.imported.Bytes, tokens+len(a.got.Tokens)
+		if a.equal() {
+			continue
+		}
+		if verdict = fmt.Sprintf("NOT EQUAL from token %d on", a.firstDifference()+1); len(r.answers) > 1 {
+			verdict += fmt.Sprintf(" of answer %d", n)
+		}
 	}
-	p := r.imported.Phases
-	rate := "-"
-	if p.Move > 0 && r.imported.Bytes >= minRated {
-		rate = fmt.Sprintf("%.2f", float64(r.imported.Bytes)/p.Move.Seconds()/1e9)
+	first := r.answers[0].imported
+	p, rate := first.Phases, "-"
+	if p.Move > 0 && first.Bytes >= minRated {
+		rate = fmt.Sprintf("%.2f", float64(first.Bytes)/p.Move.Seconds()/1e9)
 	}
-	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(len(r.got)),
-		planview.Size(r.imported.Bytes), fmt.Sprintf("%d bl.", r.imported.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
+	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(tokens),
+		planview.Size(bytes), fmt.Sprintf("%d bl.", first.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
 		ms(p.Done), ms(p.Admit), rate, d.opt.Dev.Backend, verdict)
 }
 
@@ -58,16 +65,21 @@ func by(r row) string { return "plugin → " + r.dst.Name }
 
 // verdict prints what the run showed and makes it an error when it is bad.
 func (d *demo) verdict(out io.Writer, rows []row) error {
-	bad, bytes, forwards := 0, int64(0), int32(0)
-	var wrong *row
-	for i, r := range rows {
-		bytes += r.imported.Bytes
-		forwards += r.forwards
-		if !r.equal() {
+	var all []answer
+	for _, r := range rows {
+		all = append(all, r.answers...)
+	}
+	bad, bytes, forwards, drafted, accepted := 0, int64(0), int32(0), int32(0), int32(0)
+	var wrong *answer
+	for i, a := range all {
+		bytes += a.imported.Bytes
+		forwards += a.forwards
+		drafted, accepted = drafted+a.got.Drafted, accepted+a.got.Accepted
+		if !a.equal() {
 			bad++
 		}
-		if r.imported.Bytes != r.moved {
-			wrong = &rows[i]
+		if a.imported.Bytes != a.moved {
+			wrong = &all[i]
 		}
 	}
 	names := func(groups []*dev.Running) string {
@@ -82,24 +94,26 @@ func (d *demo) verdict(out io.Writer, rows []row) error {
 		return strings.Join(cuts, ", ")
 	}
 	fmt.Fprintf(out, "\n%s → %s, model %s: %d hand-offs, %s moved by the decode ranks' movers, %d prompt tokens computed again\n",
-		names(d.prefill), names(d.decode), d.model.Name, len(rows), planview.Size(bytes), forwards)
+		names(d.prefill), names(d.decode), d.model.Name, len(all), planview.Size(bytes), forwards)
+	if drafted > 0 {
+		fmt.Fprintf(out, "%d tokens were drafted, %d of them came true\n", drafted, accepted)
+	}
 	if wrong != nil {
 		return fmt.Errorf("%w: request %s moved %d bytes, its shapes say %d", ErrBytes, wrong.label, wrong.imported.Bytes, wrong.moved)
 	}
 	if bad > 0 {
-		return fmt.Errorf("%w: %d of %d requests", ErrNotEqual, bad, len(rows))
+		return fmt.Errorf("%w: %d of %d %s", ErrNotEqual, bad, len(all), d.things())
 	}
-	fmt.Fprintf(out, "tokens after the hand-off are EQUAL to those of one engine doing both: %d of %d requests\n", len(rows), len(rows))
+	fmt.Fprintf(out, "tokens after the hand-off are EQUAL to those of one engine doing both: %d of %d %s\n", len(all), len(all), d.things())
 	return nil
 }
 
-func firstDifference(a, b []int32) int {
-	for i := range a {
-		if i >= len(b) || a[i] != b[i] {
-			return i
-		}
+// things are what the verdict counts.
+func (d *demo) things() string {
+	if d.opt.Answers > 1 {
+		return "answers"
 	}
-	return len(a)
+	return "requests"
 }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Nanoseconds())/1e6) }

@@ -32,6 +32,17 @@ func begin(req front.Request, logits []float32) beginning {
 	return b
 }
 
+// uncomputed is how many tokens an answer has, drafts among them, that have no state.
+func (b beginning) uncomputed() (n int32) {
+	if b.finished {
+		return 0
+	}
+	for _, a := range b.answers {
+		n = max(n, 1+int32(len(a.Proposed)))
+	}
+	return n
+}
+
 // resume is the packet that travels.
 func (b beginning) resume() handoff.Resume {
 	first := b.answers[0]

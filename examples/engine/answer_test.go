@@ -266,3 +266,56 @@ func TestHostilePackets(t *testing.T) {
 		t.Errorf("the good one: %+v", got)
 	}
 }
+
+// TestContinuation: an import takes the blocks of its prompt and those that begin with one
+// of the tokens that its resume packet brings, for every place of the last token in its
+// block; a finished one takes no more than the prompt's.
+func TestContinuation(t *testing.T) {
+	for _, c := range []struct {
+		m         model.Config
+		new       int32
+		proposals int // that the packet brings
+	}{
+		{model.Hybrid(1), 6, 0}, {model.Hybrid(1), 1, -1}, // -1: finished
+		{model.MTP(1), 6, 3}, {model.MTP(1), 3, 1}, {model.MTP(1), 2, 0}, {model.MTP(1), 1, -1},
+		{model.Attention(1).WithDrafts(8), 10, 8},
+	} {
+		w := newWorld(t)
+		w.took = map[string]handoff.Reserved{}
+		src, dst := launch(t, w, config(c.m, "prefill", 1))[0], launch(t, w, config(c.m, "decode", 2))[0]
+		for n := 1; n <= 33; n++ {
+			if short() && n%8 > 1 {
+				continue
+			}
+			req, label := front.Request{Tokens: prompt(n, 0, n), MaxNew: c.new}, fmt.Sprint(n)
+			want := wanted(t, config(c.m, "x", 1), req)
+			behind := 1 + c.proposals
+			if want.Reason == sample.EOS && len(want.Tokens) == 1 {
+				behind = 0
+			}
+			if got, res := carry(t, src, dst, req, label); !same(got, want) || res.Forwarded != 0 {
+				t.Errorf("%s, %d new, %d tokens: %+v %+v, want %+v", c.m.Name, c.new, n, got, res, want)
+			}
+			w.mu.Lock()
+			if got := len(w.took[label].Blocks); got != (n+behind+15)/16 {
+				t.Errorf("%s, %d new, %d tokens: %d blocks reserved, want %d", c.m.Name, c.new, n, got, (n+behind+15)/16)
+			}
+			w.mu.Unlock()
+		}
+	}
+}
+
+// FuzzResume: no packet from another engine breaks this one, and what is taken is bounded.
+func FuzzResume(f *testing.F) {
+	f.Add([]byte{1, 0}, []byte{5})
+	f.Add(sample.Packet{Params: sample.Params{Answers: 2, Logprobs: true}, Last: 4, Others: []sample.First{{Proposed: []int32{1}}}}.Append(nil), []byte{5, 6, 7})
+	f.Fuzz(func(t *testing.T, packet, tokens []byte) {
+		r := handoff.Resume{Sampler: packet, Logprobs: []float32{-1}}
+		for _, b := range tokens {
+			r.Tokens = append(r.Tokens, int32(int8(b))*4)
+		}
+		if n, err := engine.ParseResume(r); err == nil && (n < 1 || n > 1+sample.MaxProposed) {
+			t.Fatalf("%d tokens have no state", n)
+		}
+	})
+}

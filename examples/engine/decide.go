@@ -69,9 +69,8 @@ func (r *Rank) reserve(d handoff.Decision) error {
 	ans := handoff.Reserved{N: d.N, Slot: -1, Why: r.refuse(d, err)}
 	if ans.Why == "" {
 		need := paged.Need{Hashes: d.Hashes, Tokens: d.Tokens, Slot: r.hybrid()}
-		if !d.Resume.Finished && d.Tokens%r.cfg.BlockTokens == 0 {
-			need.Continuation = 1 // the sampled token starts a block
-		}
+		// Blocks that begin behind the prompt, for what decode computes first.
+		need.Continuation = r.pool.BlocksFor(d.Tokens+res.uncomputed()) - r.pool.BlocksFor(d.Tokens)
 		t, err := r.pool.Reserve(need)
 		switch {
 		case errors.Is(err, paged.ErrFull):

@@ -30,6 +30,7 @@ type world struct {
 	fail   bool // drop imports instead of admitting them
 	over   bool // free exports instead of showing them
 	bytes  int64
+	took   map[string]handoff.Reserved                        // by label, of rank 0, when it is set
 	spoil  func(st layout.State, layer int32, element []byte) // of what is copied, when it is set
 	into   map[int]int64                                      // of bytes, by rank, when it is set
 	skew   *rand.Rand                                         // ranks receive decisions when they look, some of them; nil: at once
@@ -280,6 +281,9 @@ func (w *world) reserve(g *group, p *pull) {
 func (w *world) granted(s *session, m handoff.Reserved) {
 	g, p := s.g, s.g.pulls[m.N]
 	p.reserved[s.rank] = m
+	if w.took != nil && s.rank == 0 {
+		w.took[p.imp.Label] = m
+	}
 	if len(p.reserved) < len(g.sessions) {
 		return
 	}

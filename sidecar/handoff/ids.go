@@ -95,7 +95,7 @@ type Salt struct {
 // Resume is everything that decode needs to go on exactly.
 type Resume struct {
 	Tokens   []int32   // sampled token, then MTP proposals
-	Logprobs []float32 // of Tokens, or empty
+	Logprobs []float32 // of Tokens, from the first on: proposals may have none
 	Sampler  []byte    // the engine's own sampler state, opaque
 	Finished bool      // the request ended at prefill (EOS, limit, stop word)
 }

@@ -1550,7 +1550,7 @@ type Resume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sampled token, then MTP proposals.
 	Tokens []int32 `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
-	// Of tokens, or empty.
+	// Of tokens, from the first on: proposals may have none.
 	Logprobs []float32 `protobuf:"fixed32,2,rep,packed,name=logprobs,proto3" json:"logprobs,omitempty"`
 	// The engine's own sampler state, opaque.
 	Sampler []byte `protobuf:"bytes,3,opt,name=sampler,proto3" json:"sampler,omitempty"`

@@ -1,0 +1,13 @@
+package engine
+
+import "github.com/batonkv/baton/sidecar/handoff"
+
+// ParseResume is how many tokens a resume packet brings that have no state.
+func ParseResume(r handoff.Resume) (int32, error) {
+	b, err := parseResume(r)
+	if err != nil {
+		return 0, err
+	}
+	b.finished = false
+	return b.uncomputed(), nil
+}
