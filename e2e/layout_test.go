@@ -76,6 +76,25 @@ func TestStages(t *testing.T) {
 	}
 }
 
+// TestExperts: ranks that differ in their experts alone each take a copy, and an idle group
+// that computes dummy rows gives back all that requests held.
+func TestExperts(t *testing.T) {
+	w := up(t, "tp=2,pp=2,ep=2,role=prefill+pp=3,role=decode+ep=2,expt_tp=2,role=decode", "hybrid-moe")
+	copies := map[*dev.Running]int64{w.Groups[1]: 1, w.Groups[2]: 4}
+	for i, n := range []int{1, block, 5*block + 3} {
+		for dst, copies := range copies {
+			label := fmt.Sprintf("%d tokens to %s", n, dst.Name)
+			if m, want := w.between(w.prefill, dst, label, prompt(i+1, n)), copies*bytesOf(w.model, n); m.Bytes != want || m.Cached != 0 {
+				t.Errorf("%s: moved %d bytes, %d tokens cached, want %d and 0", label, m.Bytes, m.Cached, want)
+			}
+		}
+	}
+	w.shardSizes()
+	for _, g := range w.Groups {
+		w.allFree(g, poolBlocks, poolSlots)
+	}
+}
+
 // sharedPrefix: a prompt that begins as one that decode has seen moves its suffix alone.
 func (w *world) sharedPrefix() {
 	w.t.Helper()
@@ -102,11 +121,14 @@ func (w *world) shardSizes() {
 	m := w.model
 	for _, g := range w.Groups {
 		for n, k := range g.Ranks {
-			p := w.part(g, n)
-			kv := int64(poolBlocks*block*2*m.HeadDim*2) * int64(p.Attention.Len()*p.KV.Len())
+			p, blocks, slots := w.part(g, n), poolBlocks, poolSlots
+			if g.EP > 1 { // a dummy of each
+				blocks, slots = blocks+1, slots+1
+			}
+			kv := int64(blocks*block*2*m.HeadDim*2) * int64(p.Attention.Len()*p.KV.Len())
 			heads := int(p.Heads.Len()) * m.SSMHeads / m.SSMUnits * m.SSMHeadDim
 			channels := heads + 2*int(p.Groups.Len())*m.StateDim
-			state := int64(poolSlots*4*(channels*m.Window+heads*m.StateDim)) * int64(p.SSM.Len())
+			state := int64(slots*4*(channels*m.Window+heads*m.StateDim)) * int64(p.SSM.Len())
 			if k.Engine.KVBytes != kv || k.Engine.State != state {
 				w.t.Errorf("%s/%d says %d bytes of KV and %d of state, want %d and %d", g.Name, n, k.Engine.KVBytes, k.Engine.State, kv, state)
 			}
