@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/batonkv/baton/examples/engine/life"
 	"github.com/batonkv/baton/examples/engine/memfd"
@@ -120,12 +121,24 @@ func (r *Rank) Run(ctx context.Context, g *tp.Group, s Session) error {
 	if r.sched != nil {
 		return r.sched.serve(ctx)
 	}
-	// A rank waits in a read of the group's stream: closing it is what wakes it.
-	defer context.AfterFunc(ctx, func() { _ = g.Close() })()
+	defer r.closeLate(ctx)()
 	if err := r.follow(); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// closeLate closes the group's streams a while after ctx has ended: a rank may wait in a
+// read of them, and closing is what wakes it. Rank 0 ends a group in a step, and ranks that
+// are told to end one by one all hear it; only a rank that hangs makes others wait.
+func (r *Rank) closeLate(ctx context.Context) (stop func()) {
+	late := time.AfterFunc(time.Hour, func() { _ = r.group.Close() })
+	late.Stop()
+	ended := context.AfterFunc(ctx, func() { late.Reset(time.Second) })
+	return func() {
+		ended()
+		late.Stop()
+	}
 }
 
 // follow runs the steps that rank 0 sends.

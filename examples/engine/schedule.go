@@ -109,11 +109,7 @@ func (s *scheduler) loop(ctx context.Context) error {
 	if s.r.session != nil {
 		wake = s.r.session.Wake()
 	}
-	// A rank that hangs must not keep this one in a read for ever.
-	hung := time.AfterFunc(time.Hour, func() { _ = s.r.group.Close() })
-	hung.Stop()
-	defer hung.Stop()
-	defer context.AfterFunc(ctx, func() { hung.Reset(time.Second) })()
+	defer s.r.closeLate(ctx)()
 	beat := true
 	for {
 		if ctx.Err() != nil {
