@@ -22,13 +22,16 @@ func splits(c model.Config) []model.Split {
 		}
 	}
 	if c.ExpertLayers() > 0 {
-		all = append(all[3:], model.Split{EP: 2}, model.Split{ExptTP: 2}, model.Split{EP: 8}, model.Split{EP: 4, ExptTP: 2},
+		all = append(all[4:], model.Split{EP: 2}, model.Split{ExptTP: 2}, model.Split{EP: 8}, model.Split{EP: 4, ExptTP: 2},
 			model.Split{TP: 2, PP: 2, EP: 2}, model.Split{TP: 2, PP: 3, EP: 2, ExptTP: 2})
+	}
+	if raceDetector || testing.Short() {
+		return all[len(all)-2:]
 	}
 	return all
 }
 
-// TestSplitsAgree holds logits of every split to equal bits.
+// TestSplitsAgree holds logits of every split to equal bits, whatever the chunks.
 func TestSplitsAgree(t *testing.T) {
 	prompt := text(prose)
 	for _, cfg := range models(1) {
@@ -39,9 +42,6 @@ func TestSplitsAgree(t *testing.T) {
 		}
 		want := last(model.Split{}, len(prompt))
 		for i, split := range splits(cfg) {
-			if testing.Short() && i%2 == 0 {
-				continue
-			}
 			if !slices.Equal(last(split, 5+i), want) {
 				t.Errorf("%s, %v: logits differ from those of one rank", cfg.Name, split)
 			}
