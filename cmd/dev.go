@@ -17,9 +17,9 @@ import (
 
 // devFlags are the flags that dev and demo share.
 type devFlags struct {
-	shards, backend, model string
-	seed                   uint64
-	blockTokens            int32
+	shards, backend, model, modelDir string
+	seed                             uint64
+	blockTokens                      int32
 }
 
 func (f *devFlags) bind(cmd *cobra.Command) {
@@ -27,6 +27,7 @@ func (f *devFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,pp=N][,layers=A:B][,ep=N][,expt_tp=N][,dp=N][,kv=TYPE][,state=TYPE], joined by +")
 	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: shm")
 	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's `model`: "+model.Names())
+	fs.StringVar(&f.modelDir, "model-dir", "", modelDirUsage)
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
 	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache, 1 to 1024")
 }
@@ -48,7 +49,7 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 	if cmd.Flags().Changed("log-level") {
 		level, _ = cmd.Flags().GetString("log-level")
 	}
-	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
+	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, ModelDir: f.modelDir, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
 		Restart: true, LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
 }
 
@@ -63,7 +64,7 @@ func (f *devFlags) check(groups []dev.Group, corrupt string) error {
 	if f.blockTokens < 1 || f.blockTokens > maxBlockTokens {
 		return fmt.Errorf("--block %d: want 1 to %d tokens", f.blockTokens, maxBlockTokens)
 	}
-	m, err := model.ByName(f.model, f.seed)
+	m, err := model.Open(f.modelDir, f.model, f.seed)
 	if err != nil {
 		return err
 	}

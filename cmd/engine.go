@@ -26,15 +26,15 @@ import (
 
 // engineFlags are the flags of `baton engine`.
 type engineFlags struct {
-	group, instance, runDir, rendezvous, front, model, corrupt string
-	kv, conv, ssm                                              string
-	rank                                                       int
-	split                                                      model.Split
-	blocks, slots, blockTokens                                 int32
-	seed                                                       uint64
-	poison, prefixCache                                        bool
-	role, shapes, stepLog                                      string
-	stepTokens, chunk                                          int32
+	group, instance, runDir, rendezvous, front, model, modelDir, corrupt string
+	kv, conv, ssm                                                        string
+	rank                                                                 int
+	split                                                                model.Split
+	blocks, slots, blockTokens                                           int32
+	seed                                                                 uint64
+	poison, prefixCache                                                  bool
+	role, shapes, stepLog                                                string
+	stepTokens, chunk                                                    int32
 }
 
 func newEngineCmd() *cobra.Command {
@@ -62,6 +62,7 @@ sidecar and serves whole requests only.`,
 	fs.StringVar(&f.rendezvous, "rendezvous", "", "`directory` where the ranks of the group meet")
 	fs.StringVar(&f.front, "front", "", "unix `socket` on which rank 0 takes requests")
 	fs.StringVar(&f.model, "model", "hybrid", model.Names())
+	fs.StringVar(&f.modelDir, "model-dir", "", modelDirUsage)
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the weights")
 	fs.Int32Var(&f.blocks, "blocks", 256, "blocks of the paged cache")
 	fs.Int32Var(&f.slots, "slots", 16, "slots of per-request state")
@@ -80,6 +81,9 @@ sidecar and serves whole requests only.`,
 	return cmd
 }
 
+// modelDirUsage is of --model-dir.
+const modelDirUsage = "`directory` of a Llama or Bamba as transformers saves it (config.json, model*.safetensors), instead of --model"
+
 // engineError tells mistakes in the call from what went wrong later.
 func engineError(err error) error {
 	if errors.Is(err, engine.ErrConfig) || errors.Is(err, model.ErrConfig) {
@@ -89,7 +93,7 @@ func engineError(err error) error {
 }
 
 func (f *engineFlags) config() (engine.Config, error) {
-	m, err := model.ByName(f.model, f.seed)
+	m, err := model.Open(f.modelDir, f.model, f.seed)
 	if err != nil {
 		return engine.Config{}, err
 	}

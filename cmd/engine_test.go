@@ -64,7 +64,8 @@ func TestEngineRefuses(t *testing.T) {
 		says string
 	}{
 		{[]string{"--tp", "3"}, "tp 3 does not divide 4 units of query heads"},
-		{[]string{"--model", "dense"}, "want hybrid, attention, gqa, mla, swa, mtp, moe or hybrid-moe"},
+		{[]string{"--model", "dense"}, "want " + model.Names()},
+		{[]string{"--model-dir", "none"}, "config.json"},
 		{[]string{"--instance", "xyz"}, "instance"},
 		{[]string{"--corrupt", "all"}, "want kv, state"},
 		{[]string{"--rank", "1", "--tp", "2", "--front", "x"}, "only rank 0"},

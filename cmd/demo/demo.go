@@ -115,7 +115,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 		return err
 	}
 	opt.Dev.Blocks = max(opt.Dev.Blocks, blocks(opt.Dev.BlockTokens, opt.MaxNew))
-	m, err := model.ByName(opt.Dev.Model, opt.Dev.Seed)
+	m, err := model.Open(opt.Dev.ModelDir, opt.Dev.Model, opt.Dev.Seed)
 	if err != nil {
 		return err
 	}

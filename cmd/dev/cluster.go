@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,6 +27,7 @@ import (
 type Options struct {
 	Groups      []Group
 	Model       string // a name of the reference engine
+	ModelDir    string // of saved weights, instead of Model; "": none
 	Seed        uint64
 	BlockTokens int32 // tokens of a block; 0: 16
 	Blocks      int32 // of each engine
@@ -61,9 +63,7 @@ const (
 
 // Defaults fills what is zero.
 func (o Options) Defaults() (Options, error) {
-	if o.Model == "" {
-		o.Model = "hybrid"
-	}
+	o.Model = cmp.Or(o.Model, "hybrid")
 	if o.Blocks == 0 {
 		o.Blocks = DefaultBlocks
 	}

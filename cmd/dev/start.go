@@ -112,7 +112,7 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 	meet := c.rankDir(g.Group, 0)
 	args := []string{"engine", "--group", g.Name, "--instance", strconv.FormatUint(g.Instance, 16),
 		"--role", string(g.Role), "--rank", strconv.Itoa(int(rank)), "--tp", strconv.Itoa(int(g.TP)), "--run-dir", runDir, "--rendezvous", meet,
-		"--model", o.Model, "--seed", strconv.FormatUint(o.Seed, 10), "--blocks", strconv.Itoa(int(o.Blocks)),
+		"--model", o.Model, "--model-dir", o.ModelDir, "--seed", strconv.FormatUint(o.Seed, 10), "--blocks", strconv.Itoa(int(o.Blocks)),
 		"--slots", strconv.Itoa(int(o.Slots)), "--block-tokens", strconv.Itoa(int(o.BlockTokens)), "--log-level", o.LogLevel, "--log-format", o.LogFormat}
 	args = append(args, g.split()...)
 	if rank == 0 {

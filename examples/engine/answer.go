@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/batonkv/baton/examples/engine/front"
-	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/sample"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -19,10 +18,10 @@ type beginning struct {
 }
 
 // begin samples the first token of each answer behind a prompt's last token.
-func begin(req front.Request, logits []float32) beginning {
+func begin(req front.Request, logits []float32, eos int32) beginning {
 	b := beginning{params: req.Sample, last: req.Tokens[len(req.Tokens)-1], finished: true}
 	for n := range max(req.Sample.Answers, 1) {
-		a := sample.NewAnswer(req.Sample, n, req.MaxNew, model.EOS)
+		a := sample.NewAnswer(req.Sample, n, req.MaxNew, eos)
 		tok := a.Pick(logits)
 		b.answers = append(b.answers, sample.First{Token: tok})
 		if a.Add(tok.ID) == "" {
@@ -56,8 +55,8 @@ func (b beginning) resume() handoff.Resume {
 
 // parseResume takes a resume packet, which comes from another engine. Without a sampler's
 // state it is that of a greedy engine.
-func parseResume(r handoff.Resume) (beginning, error) {
-	p, err := sample.ParsePacket(r.Sampler, model.Vocab)
+func parseResume(r handoff.Resume, vocab int32) (beginning, error) {
+	p, err := sample.ParsePacket(r.Sampler, vocab)
 	if err != nil {
 		return beginning{}, err
 	}
@@ -65,8 +64,8 @@ func parseResume(r handoff.Resume) (beginning, error) {
 		return beginning{}, fmt.Errorf("%w: %d tokens: want a sampled one and at most %d drafts", sample.ErrPacket, len(r.Tokens), sample.MaxProposed)
 	}
 	for _, t := range r.Tokens {
-		if t < 0 || t >= model.Vocab {
-			return beginning{}, fmt.Errorf("%w: token %d: want 0 to %d", sample.ErrPacket, t, model.Vocab-1)
+		if t < 0 || t >= vocab {
+			return beginning{}, fmt.Errorf("%w: token %d: want 0 to %d", sample.ErrPacket, t, vocab-1)
 		}
 	}
 	first := sample.First{Token: sample.Token{ID: r.Tokens[0]}, Proposed: r.Tokens[1:]}
@@ -88,7 +87,7 @@ func (s *scheduler) prompted(t *task, logits []float32) {
 		s.conclude(t, s.emit(t, t.answer.Pick(logits)))
 		return
 	}
-	t.phase, t.begun, t.answered = proposing, begin(t.req, logits), 0
+	t.phase, t.begun, t.answered = proposing, begin(t.req, logits, s.r.cfg.Model.EOS), 0
 	if t.begun.finished || s.mostDrafts(t.req.MaxNew-1) == 0 {
 		s.pin(t)
 	}
@@ -125,7 +124,7 @@ func (s *scheduler) goOn(t *task, b beginning) {
 		s.fail(t, fmt.Errorf("%w: answer %d of %d", front.ErrRequest, t.req.Answer, len(b.answers)))
 		return
 	}
-	t.answer = sample.NewAnswer(b.params, t.req.Answer, t.req.MaxNew, model.EOS)
+	t.answer = sample.NewAnswer(b.params, t.req.Answer, t.req.MaxNew, s.r.cfg.Model.EOS)
 	t.logprobs = b.params.Logprobs
 	first := b.answers[t.req.Answer]
 	why := s.emit(t, first.Token)

@@ -65,7 +65,7 @@ func (r *Rank) decide(d handoff.Decision) error {
 
 // reserve takes memory for an import, all or nothing, and answers.
 func (r *Rank) reserve(d handoff.Decision) error {
-	res, err := parseResume(d.Resume)
+	res, err := parseResume(d.Resume, r.cfg.Model.Vocab)
 	ans := handoff.Reserved{N: d.N, Slot: -1, Why: r.refuse(d, err)}
 	if ans.Why == "" {
 		need := paged.Need{Hashes: d.Hashes, Tokens: d.Tokens, Slot: r.hybrid()}

@@ -12,7 +12,7 @@ import (
 
 // Reference generates greedily with one rank in this process, without scheduler,
 // sidecar or shared memory: what a hand-off's tokens are compared with. The last token
-// may be model.EOS. Of cfg only Model, BlockTokens and Types count.
+// may be the model's EOS. Of cfg only Model, BlockTokens and Types count.
 func Reference(ctx context.Context, cfg Config, tokens []int32, maxNew int) ([]int32, error) {
 	return ReferenceConverted(ctx, cfg, cfg.Types, tokens, maxNew)
 }
@@ -44,7 +44,7 @@ func ReferenceAnswer(ctx context.Context, cfg Config, to model.Types, req front.
 	if err != nil {
 		return w, err
 	}
-	answer := sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS)
+	answer := sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, cfg.Model.EOS)
 	var drafts []int32
 	for next := req.Tokens; ; {
 		logits, err := one.forward(ctx, next)

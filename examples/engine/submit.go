@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/examples/engine/front"
-	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/sample"
 )
 
@@ -21,8 +20,8 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 		return nil, err
 	}
 	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
-		if t < 0 || t >= model.Vocab {
-			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, model.Vocab-1)
+		if t < 0 || t >= r.cfg.Model.Vocab {
+			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, r.cfg.Model.Vocab-1)
 		}
 	}
 	deadline := r.cfg.Deadline
@@ -30,7 +29,7 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 		deadline = time.Duration(req.DeadlineMS) * time.Millisecond
 	}
 	t := &task{req: req, events: make(chan front.Event, req.MaxNew+2), gone: ctx.Done(), deadline: time.Now().Add(deadline),
-		answer: sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, model.EOS), logprobs: req.Sample.Logprobs}
+		answer: sample.NewAnswer(req.Sample, req.Answer, req.MaxNew, r.cfg.Model.EOS), logprobs: req.Sample.Logprobs}
 	s := r.sched
 	if err := s.queue(t); err != nil {
 		return nil, err

@@ -24,16 +24,23 @@ type queryUnit struct {
 }
 
 func (m *Model) makeAttention(layer, index, window int) *attention {
-	a := &attention{index: index, window: window, freq: frequencies(m.cfg.HeadDim)}
+	a := &attention{index: index, window: window, freq: frequencies(m.cfg.Theta, m.cfg.Rotary)}
 	for h := m.part.KV.Lo; h < m.part.KV.Hi; h++ {
 		a.heads = append(a.heads, m.makeKVHead(layer, h))
 	}
 	return a
 }
 
-// makeKVHead draws a KV head with all its query heads and keeps the rank's.
+// makeKVHead reads a KV head with the rank's query heads, or draws it with all of them
+// and keeps the rank's.
 func (m *Model) makeKVHead(layer int, head int32) kvHead {
-	c, r := m.cfg, m.source(kindAttention, layer, int(head))
+	c := m.cfg
+	per := c.QueryUnits / c.KVHeads
+	own := pieces(sharesOf(head, m.part.Queries, per), c.QueryHeads/c.QueryUnits*c.HeadDim)
+	if m.saved != nil {
+		return m.saved.kvHead(layer, int(head), own)
+	}
+	r := m.source(kindAttention, layer, int(head))
 	wide := c.QueryHeads / c.KVHeads * c.HeadDim // of all its query heads
 	q := gauss(r, wide*c.Hidden, gainQK/root(c.Hidden))
 	w := kvHead{
@@ -41,11 +48,8 @@ func (m *Model) makeKVHead(layer int, head int32) kvHead {
 		v: gauss(r, c.HeadDim*c.Hidden, 1/root(c.Hidden)),
 	}
 	o := gauss(r, c.Hidden*wide, gainMixer/root(c.QueryHeads*c.HeadDim))
-	per := c.QueryUnits / c.KVHeads
-	own := sharesOf(head, m.part.Queries, per)
-	for i := int(own.Lo); i < int(own.Hi); i++ {
-		lo, hi := wide/per*i, wide/per*(i+1)
-		w.shares = append(w.shares, queryUnit{q: q[lo*c.Hidden : hi*c.Hidden], o: columns(o, wide, lo, hi)})
+	for _, s := range own {
+		w.shares = append(w.shares, queryUnit{q: q[s[0]*c.Hidden : s[1]*c.Hidden], o: columns(o, wide, s[0], s[1])})
 	}
 	return w
 }
@@ -90,7 +94,7 @@ func (a *attention) head(r *Run, c chunk, rot []float32, h, unit int) {
 		k, v := r.keys[end-d:end], r.values[end-d:end]
 		matVec(k, w.k, r.normOf(t))
 		matVec(v, w.v, r.normOf(t))
-		rotate(k, rot, t)
+		rotate(k[:r.m.cfg.Rotary], rot, t)
 		kv.store(kv.row(0, a.index, h, c.seq.Blocks, pos), k)
 		kv.store(kv.row(1, a.index, h, c.seq.Blocks, pos), v)
 		from := (a.first(pos) - first) * d
@@ -107,7 +111,7 @@ func (u *queryUnit) run(r *Run, rot []float32, t int, keys, values, out []float3
 	q, y := r.unit[:wide], r.unit[wide:]
 	matVec(q, u.q, r.normOf(t))
 	for at := 0; at < wide; at += d {
-		rotate(q[at:at+d], rot, t)
+		rotate(q[at:at+r.m.cfg.Rotary], rot, t)
 		r.attend(q[at:at+d], keys, values, d, float32(1/root(d)), y[at:at+d])
 	}
 	matVec(out, u.o, y)
@@ -146,10 +150,10 @@ func (r *Run) attend(q, keys, values []float32, stride int, scale float32, y []f
 	}
 }
 
-// frequencies are the rotary ones of a head of dim elements.
-func frequencies(dim int) (freq []float64) {
+// frequencies are those of dim rotary elements.
+func frequencies(theta float64, dim int) (freq []float64) {
 	for i := range dim / 2 {
-		freq = append(freq, math.Pow(10000, -2*float64(i)/float64(dim)))
+		freq = append(freq, math.Pow(theta, -2*float64(i)/float64(dim)))
 	}
 	return freq
 }
@@ -166,7 +170,7 @@ func (r *Run) rotations(freq []float64, c chunk) []float32 {
 	return r.rot
 }
 
-// rotate turns one head by the position of the chunk's token t.
+// rotate turns v, the rotary elements of one head, by the position of the chunk's token t.
 func rotate(v, rot []float32, t int) {
 	half := len(v) / 2
 	rot = rot[t*2*half:]

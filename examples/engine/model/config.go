@@ -21,13 +21,14 @@ package model
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 )
 
 // ErrConfig reports a model, a cut or a memory that cannot be.
 var ErrConfig = errors.New("model: bad config")
 
-// Tokens of the byte-level vocabulary.
+// Tokens of the byte-level vocabulary, which the seeded models have.
 const (
 	BOS   int32 = 256
 	EOS   int32 = 257
@@ -44,8 +45,13 @@ type Config struct {
 	// Feeds is what follows each mixer, 'D' aside: '-' an MLP, 'E' experts. Empty: an MLP everywhere.
 	Feeds  string
 	Hidden int
+	Vocab  int32
+	EOS    int32   // ends an answer; -1: no token does
+	Eps    float64 // of every norm
 
 	QueryHeads, KVHeads, HeadDim int
+	Theta                        float64 // base of the rotary frequencies
+	Rotary                       int     // elements of a head of K and Q that carry the position, the first ones
 	// QueryUnits divide the query heads for TP: equal shares, each within one KV head.
 	QueryUnits           int
 	Sliding              int // rows that a 'W' layer attends to, its own included
@@ -54,14 +60,18 @@ type Config struct {
 	SSMHeads, SSMHeadDim, Groups, StateDim, Window int
 	// SSMUnits divide the SSM heads for TP: equal shares, each within one group.
 	SSMUnits int
+	// WholeNorm: the gated norm of a Mamba2 mixer is over all its heads, not over each unit's.
+	WholeNorm bool
 
-	MLPGroups, MLPColumns int // columns per group
-	Proposals             int // tokens that 'D' drafts at once
+	MLPGroups, MLPColumns int  // columns per group
+	Gated                 bool // MLPs have a gate (SwiGLU)
+	Proposals             int  // tokens that 'D' drafts at once
 
 	Experts, TopK               int // of an 'E' layer; a token goes to TopK of them
 	ExpertGroups, ExpertColumns int // groups of an expert's columns, columns per group
 
 	Seed uint64
+	Dir  string // of the weights, see Load; empty: they are drawn from Seed
 }
 
 // Hybrid is the model of two Mamba2 and two attention layers.
@@ -121,7 +131,7 @@ func Names() string {
 	return strings.Join(all[:last], ", ") + " or " + all[last]
 }
 
-// ByName is the model of a command line.
+// ByName is a seeded model.
 func ByName(name string, seed uint64) (Config, error) {
 	for _, n := range named {
 		if n.name == name {
@@ -131,8 +141,17 @@ func ByName(name string, seed uint64) (Config, error) {
 	return Config{}, fmt.Errorf("%w: model %q: want %s", ErrConfig, name, Names())
 }
 
+// Open is the model of a command line: that of a directory, see Load, else ByName's.
+func Open(dir, name string, seed uint64) (Config, error) {
+	if dir != "" {
+		return Load(dir)
+	}
+	return ByName(name, seed)
+}
+
 func sized(name, pattern string, seed uint64) Config {
 	return Config{Name: fmt.Sprintf("baton-tiny-%s-%d", name, seed), Pattern: pattern, Hidden: 64,
+		Vocab: Vocab, EOS: EOS, Eps: 1e-6, Theta: 10000, Rotary: 16,
 		QueryHeads: 8, KVHeads: 4, HeadDim: 16, QueryUnits: 4, Sliding: 24, LatentDim: 32, RotaryDim: 8,
 		SSMHeads: 8, SSMHeadDim: 16, Groups: 4, StateDim: 16, Window: 4, SSMUnits: 4,
 		MLPGroups: 4, MLPColumns: 64, Seed: seed}
@@ -143,10 +162,16 @@ func (c Config) Check() error {
 	switch {
 	case len(c.Pattern) < 1 || len(c.Pattern) > 256:
 		return fmt.Errorf("%w: pattern of %d layers: want 1 to 256", ErrConfig, len(c.Pattern))
+	case c.Vocab < 1 || c.Vocab > 1<<20 || c.EOS < -1 || c.EOS >= c.Vocab:
+		return fmt.Errorf("%w: vocabulary of %d, of which %d ends an answer", ErrConfig, c.Vocab, c.EOS)
+	case !(c.Eps >= 0 && c.Eps < 1) || !(c.Theta >= 1 && c.Theta <= math.MaxFloat32):
+		return fmt.Errorf("%w: eps %v, theta %v", ErrConfig, c.Eps, c.Theta)
 	case c.Hidden < 1 || c.Hidden > 1<<13 || c.MLPGroups < 1 || c.MLPColumns < 1 || c.MLPColumns > 1<<15:
 		return fmt.Errorf("%w: hidden %d, %d MLP groups of %d columns", ErrConfig, c.Hidden, c.MLPGroups, c.MLPColumns)
 	case !divides(c.KVHeads, c.QueryUnits) || !divides(c.QueryUnits, c.QueryHeads) || c.HeadDim < 2 || c.HeadDim%2 != 0:
 		return fmt.Errorf("%w: %d query heads in %d units over %d KV heads of %d", ErrConfig, c.QueryHeads, c.QueryUnits, c.KVHeads, c.HeadDim)
+	case c.Rotary < 2 || c.Rotary%2 != 0 || c.Rotary > c.HeadDim:
+		return fmt.Errorf("%w: %d rotary elements of a head of %d", ErrConfig, c.Rotary, c.HeadDim)
 	case c.Sliding < 1 && strings.ContainsRune(c.Pattern, 'W'):
 		return fmt.Errorf("%w: sliding window of %d tokens", ErrConfig, c.Sliding)
 	case (c.LatentDim < 1 || c.RotaryDim < 2 || c.RotaryDim%2 != 0) && c.LatentLayers() > 0:

@@ -204,6 +204,14 @@ func readBy(units layout.Span, per int) layout.Span {
 	return layout.Span{Lo: units.Lo / int32(per), Hi: (units.Hi + int32(per) - 1) / int32(per)}
 }
 
+// pieces are the elements of each share of own, of which each has as many.
+func pieces(own layout.Span, each int) (out [][2]int) {
+	for i := int(own.Lo); i < int(own.Hi); i++ {
+		out = append(out, [2]int{i * each, (i + 1) * each})
+	}
+	return out
+}
+
 // sharesOf are the shares of one KV head or group, of which units has some.
 func sharesOf(whole int32, units layout.Span, per int) layout.Span {
 	lo := whole * int32(per)

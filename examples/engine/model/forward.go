@@ -51,6 +51,19 @@ type unitBlock interface {
 	run(r *Run, c chunk)
 }
 
+// tailed is a unitBlock whose partial sums have tail more elements behind each token's. What
+// all units gave of a token is the residual's only after finish.
+type tailed interface {
+	tail(c *Config) int
+	finish(c *Config, x, tail []float32)
+}
+
+// residual is a block and the weights of the norm before it, nil: ones.
+type residual struct {
+	block
+	norm []float32
+}
+
 // chunk is the tokens of one Forward: n of them, the first at pos.
 type chunk struct {
 	seq    Seq
@@ -63,7 +76,7 @@ type Run struct {
 	mem   *Memory
 	group Group
 
-	n                  int       // tokens of the chunk
+	n, wide            int       // tokens of the chunk, elements of a token's partial sum
 	x, norm, part, sum []float32 // residual, its norm, partial sums, their sum
 
 	// Scratch of blocks:
@@ -81,7 +94,10 @@ func NewRun(m *Model, mem *Memory, group Group) *Run { return &Run{m: m, mem: me
 func (r *Run) normOf(t int) []float32 { return cut(r.norm, t, r.m.cfg.Hidden) }
 
 // out is where unit u puts its partial sum for the chunk's token t.
-func (r *Run) out(u, t int) []float32 { return cut(r.part, u*r.n+t, r.m.cfg.Hidden) }
+func (r *Run) out(u, t int) []float32 { return cut(r.part, u*r.n+t, r.wide)[:r.m.cfg.Hidden] }
+
+// tail is what lies behind it.
+func (r *Run) tail(u, t int) []float32 { return cut(r.part, u*r.n+t, r.wide)[r.m.cfg.Hidden:] }
 
 // Forward runs tokens at positions pos… of seq through the model, adding them to its
 // state. On rank 0 it returns the logits after the last token, valid until the next call;
@@ -128,7 +144,7 @@ func (r *Run) forward(seq Seq, tokens []int32, pos int32, last int) ([][]float32
 func (r *Run) enter(tokens []int32) error {
 	h := r.m.cfg.Hidden
 	r.n = len(tokens)
-	r.x, r.norm, r.sum = size(r.x, r.n*h), size(r.norm, r.n*h), size(r.sum, r.n*h)
+	r.x, r.norm = size(r.x, r.n*h), size(r.norm, r.n*h)
 	if before := r.m.part.before; before >= 0 {
 		return r.group.Take(before, r.x)
 	}
@@ -139,10 +155,12 @@ func (r *Run) enter(tokens []int32) error {
 }
 
 // add runs one residual block over the norm.
-func (r *Run) add(b block, c chunk) error {
+func (r *Run) add(b residual, c chunk) error {
+	h := r.m.cfg.Hidden
 	for t := range c.n {
-		rmsNorm(r.normOf(t), cut(r.x, t, r.m.cfg.Hidden))
+		rmsNorm(r.normOf(t), cut(r.x, t, h), b.norm, r.m.cfg.Eps)
 	}
+	r.sum = size(r.sum, c.n*h)
 	if err := b.add(r, c); err != nil {
 		return err
 	}
@@ -156,9 +174,24 @@ func (r *Run) add(b block, c chunk) error {
 type summed struct{ unitBlock }
 
 func (b summed) add(r *Run, c chunk) error {
-	r.part = size(r.part, b.units()*c.n*r.m.cfg.Hidden)
+	h := r.m.cfg.Hidden
+	r.wide = h
+	tail, ok := b.unitBlock.(tailed)
+	if ok {
+		r.wide += tail.tail(&r.m.cfg)
+	}
+	r.part, r.sum = size(r.part, b.units()*c.n*r.wide), size(r.sum, c.n*r.wide)
 	b.run(r, c)
-	return r.sumUp(r.part, r.sum)
+	if err := r.sumUp(r.part, r.sum); err != nil || r.wide == h {
+		return err
+	}
+	for t := range c.n {
+		sum := cut(r.sum, t, r.wide)
+		tail.finish(&r.m.cfg, sum[:h], sum[h:])
+		copy(r.sum[t*h:], sum[:h]) // never over what is yet to be read
+	}
+	r.sum = r.sum[:c.n*h]
+	return nil
 }
 
 func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
@@ -166,8 +199,8 @@ func (r *Run) check(seq Seq, tokens []int32, pos int32) error {
 		return fmt.Errorf("%w: %d tokens in one step: want 1 to %d", ErrConfig, len(tokens), MaxChunk)
 	}
 	for _, t := range tokens {
-		if t < 0 || t >= Vocab {
-			return fmt.Errorf("%w: token %d: want 0 to %d", ErrConfig, t, Vocab-1)
+		if t < 0 || t >= r.m.cfg.Vocab {
+			return fmt.Errorf("%w: token %d: want 0 to %d", ErrConfig, t, r.m.cfg.Vocab-1)
 		}
 	}
 	s := r.mem.sizes
@@ -196,12 +229,13 @@ func (r *Run) sumUp(part, out []float32) error {
 
 // logits makes those after the last n tokens on the sampler, and brings them to rank 0.
 func (r *Run) logits(n int) ([][]float32, error) {
-	all := make([]float32, n*int(Vocab))
+	vocab := int(r.m.cfg.Vocab)
+	all := make([]float32, n*vocab)
 	if r.m.head != nil {
 		norm := make([]float32, r.m.cfg.Hidden)
 		for i := range n {
-			rmsNorm(norm, cut(r.x, r.n-n+i, len(norm)))
-			matVec(cut(all, i, int(Vocab)), r.m.head, norm)
+			rmsNorm(norm, cut(r.x, r.n-n+i, len(norm)), r.m.final, r.m.cfg.Eps)
+			matVec(cut(all, i, vocab), r.m.head, norm)
 		}
 	}
 	if err := r.toFirst(all); err != nil || r.m.rank != 0 {
@@ -212,7 +246,7 @@ func (r *Run) logits(n int) ([][]float32, error) {
 			return nil, ErrState
 		}
 	}
-	return slices.Collect(slices.Chunk(all, int(Vocab))), nil
+	return slices.Collect(slices.Chunk(all, vocab)), nil
 }
 
 // toFirst brings what the sampler has to rank 0.
@@ -250,14 +284,18 @@ func size(a []float32, n int) []float32 {
 	return a[:n]
 }
 
-func rmsNorm(out, x []float32) {
+// rmsNorm is x over its root mean square, times w; nil: ones.
+func rmsNorm(out, x, w []float32, eps float64) {
 	var ss float32
 	for _, v := range x {
 		ss += v * v
 	}
-	f := float32(1 / math.Sqrt(float64(ss/float32(len(x)))+1e-6))
+	f := float32(1 / math.Sqrt(float64(ss/float32(len(x)))+eps))
 	for i, v := range x {
 		out[i] = v * f
+	}
+	for i, v := range w {
+		out[i] *= v
 	}
 }
 

@@ -26,7 +26,7 @@ type latentHead struct {
 func (m *Model) makeLatent(layer, index int) *latent {
 	c := m.cfg
 	shared := m.source(kindLatent, layer, 0)
-	l := &latent{index: index, freq: frequencies(c.RotaryDim),
+	l := &latent{index: index, freq: frequencies(c.Theta, c.RotaryDim),
 		down: append(gauss(shared, c.LatentDim*c.Hidden, 1/root(c.Hidden)), gauss(shared, c.RotaryDim*c.Hidden, gainQK/root(c.Hidden))...)}
 	heads := c.QueryHeads / c.QueryUnits
 	for u := int(m.part.Queries.Lo); u < int(m.part.Queries.Hi); u++ {
@@ -57,7 +57,7 @@ func (l *latent) run(r *Run, c chunk) {
 		pos := c.pos + t
 		row := r.keys[pos*n : (pos+1)*n]
 		matVec(row, l.down, r.normOf(t))
-		rmsNorm(row[:cfg.LatentDim], row[:cfg.LatentDim])
+		rmsNorm(row[:cfg.LatentDim], row[:cfg.LatentDim], nil, cfg.Eps)
 		rotate(row[cfg.LatentDim:], rot, t)
 		cache.store(cache.row(0, l.index, 0, c.seq.Blocks, pos), row)
 		for u := range l.shares {

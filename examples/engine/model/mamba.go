@@ -3,7 +3,7 @@ package model
 import "math"
 
 // mamba is a Mamba2 mixer: in-projection, a causal convolution over x|B|C, the recurrence
-// of the heads, a gated norm over each unit's. Heads of one group read one B and one C.
+// of the heads, a gated norm over each unit's or over all. Heads of one group read one B and one C.
 // Ranks that share a group each compute them, and keep their windows.
 type mamba struct {
 	index  int // among the layers that keep a recurrent state
@@ -14,6 +14,7 @@ type mamba struct {
 type ssmGroup struct {
 	b, c         []float32 // [ds][hidden]
 	convB, convC []float32 // [ds][window]
+	biasB, biasC []float32 // [ds], nil: none
 	shares       []ssmUnit
 }
 
@@ -21,7 +22,9 @@ type ssmGroup struct {
 type ssmUnit struct {
 	z, x, dt   []float32 // in-projection, [out][hidden]
 	convX      []float32 // [channel][window]
+	biasX      []float32 // [channel], nil: none
 	a, d, bias []float32 // per head: -exp(A_log), skip, dt bias
+	norm       []float32 // [channel], nil: ones
 	out        []float32 // [hidden][heads*headdim]
 }
 
@@ -33,9 +36,15 @@ func (m *Model) makeMamba(layer, index int) *mamba {
 	return b
 }
 
-// makeGroup draws a group with all its heads and keeps the rank's.
+// makeGroup reads a group with the rank's heads, or draws it with all of them and keeps
+// the rank's.
 func (m *Model) makeGroup(layer int, group int32) ssmGroup {
-	c, r := m.cfg, m.source(kindSSM, layer, int(group))
+	c := m.cfg
+	own := pieces(sharesOf(group, m.part.Heads, c.SSMUnits/c.Groups), c.SSMHeads/c.SSMUnits)
+	if m.saved != nil {
+		return m.saved.group(layer, int(group), own)
+	}
+	r := m.source(kindSSM, layer, int(group))
 	heads := c.SSMHeads / c.Groups
 	inner := heads * c.SSMHeadDim
 	in, conv := 1/root(c.Hidden), 1/root(c.Window)
@@ -50,10 +59,8 @@ func (m *Model) makeGroup(layer int, group int32) ssmGroup {
 		all.d = append(all.d, float32(0.1+0.2*r.Float64()))
 		all.bias = append(all.bias, float32(-1+r.Float64()))
 	}
-	per := c.SSMUnits / c.Groups
-	own := sharesOf(group, m.part.Heads, per)
-	for i := int(own.Lo); i < int(own.Hi); i++ {
-		g.shares = append(g.shares, all.heads(heads/per*i, heads/per*(i+1), c))
+	for _, s := range own {
+		g.shares = append(g.shares, all.heads(s[0], s[1], c))
 	}
 	return g
 }
@@ -84,8 +91,8 @@ func (b *mamba) run(r *Run, c chunk) {
 			matVec(in, w.b, r.normOf(t))
 			matVec(out, w.c, r.normOf(t))
 			bands := r.mem.headRows // the channels of x come first
-			r.conv(b.index, c.seq.Slot, bands+g*ds, in, w.convB)
-			r.conv(b.index, c.seq.Slot, bands+(len(b.groups)+g)*ds, out, w.convC)
+			r.conv(b.index, c.seq.Slot, bands+g*ds, in, w.convB, w.biasB)
+			r.conv(b.index, c.seq.Slot, bands+(len(b.groups)+g)*ds, out, w.convC, w.biasC)
 			for i := range w.shares {
 				w.shares[i].run(r, b.index, c.seq.Slot, unit+i, t, in, out)
 			}
@@ -104,7 +111,7 @@ func (u *ssmUnit) run(r *Run, layer int, slot int32, unit, t int, in, out []floa
 	matVec(z, u.z, r.normOf(t))
 	matVec(x, u.x, r.normOf(t))
 	matVec(dt, u.dt, r.normOf(t))
-	r.conv(layer, slot, unit*inner, x, u.convX)
+	r.conv(layer, slot, unit*inner, x, u.convX, u.biasX)
 	state := &r.mem.ssm
 	at := state.slot(layer, slot) + unit*inner*ds
 	for h := range heads {
@@ -125,12 +132,43 @@ func (u *ssmUnit) run(r *Run, layer int, slot int32, unit, t int, in, out []floa
 			x[i] = (y + u.d[h]*xi) * silu(z[i])
 		}
 	}
-	rmsNorm(x, x)
+	if r.m.cfg.WholeNorm {
+		u.gain(r.tail(unit, t), x)
+	} else {
+		rmsNorm(x, x, u.norm, r.m.cfg.Eps)
+	}
 	matVec(r.out(unit, t), u.out, x)
 }
 
+// A norm over all heads divides by a number of which each unit knows a part: the sum of
+// its squares. The out-projection is linear, so the division is done behind the sum of
+// all units, which adds up these parts too: they are the tail of a partial sum.
+
+func (b *mamba) tail(c *Config) int {
+	if c.WholeNorm {
+		return 1
+	}
+	return 0
+}
+
+// gain is the norm of x but for the division; tail takes the sum of squares.
+func (u *ssmUnit) gain(tail, x []float32) {
+	tail[0] = dot(x, x)
+	for i, w := range u.norm {
+		x[i] *= w
+	}
+}
+
+// finish divides what all units of a token gave.
+func (b *mamba) finish(c *Config, x, tail []float32) {
+	f := float32(1 / math.Sqrt(float64(tail[0])/float64(c.SSMHeads*c.SSMHeadDim)+c.Eps))
+	for i := range x {
+		x[i] *= f
+	}
+}
+
 // conv pushes v into the windows from channel first on and replaces it by the outcome.
-func (r *Run) conv(layer int, slot int32, first int, v, w []float32) {
+func (r *Run) conv(layer int, slot int32, first int, v, w, bias []float32) {
 	k := r.m.cfg.Window
 	r.window = size(r.window, k)
 	win := &r.mem.conv
@@ -139,6 +177,10 @@ func (r *Run) conv(layer int, slot int32, first int, v, w []float32) {
 		win.load(at+i*k+1, r.window[:k-1])
 		r.window[k-1] = v[i]
 		win.store(at+i*k, r.window)
-		v[i] = silu(dot(r.window, w[i*k:(i+1)*k]))
+		v[i] = dot(r.window, w[i*k:(i+1)*k])
+		if bias != nil {
+			v[i] += bias[i]
+		}
+		v[i] = silu(v[i])
 	}
 }

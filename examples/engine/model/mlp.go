@@ -3,12 +3,16 @@ package model
 // mlp is the rank's groups of columns of one MLP.
 type mlp []mlpUnit
 
-type mlpUnit struct{ up, down []float32 }
+type mlpUnit struct{ gate, up, down []float32 } // gate is nil where the MLP has none
 
 func (m *Model) makeMLP(layer int) mlp {
 	var out mlp
 	c := m.cfg
 	for u := m.part.MLP.Lo; u < m.part.MLP.Hi; u++ {
+		if m.saved != nil {
+			out = append(out, m.saved.mlp(layer, int(u)))
+			continue
+		}
 		r := m.source(kindMLP, layer, int(u))
 		out = append(out, mlpUnit{
 			up:   gauss(r, c.MLPColumns*c.Hidden, 1/root(c.Hidden)),
@@ -30,10 +34,19 @@ func (m mlp) run(r *Run, c chunk) {
 
 // run is the partial sum of the unit's columns.
 func (u mlpUnit) run(r *Run, x, out []float32) {
-	r.unit = size(r.unit, len(u.up)/len(x))
-	matVec(r.unit, u.up, x)
-	for i, v := range r.unit {
-		r.unit[i] = silu(v)
+	n := len(u.up) / len(x)
+	r.unit = size(r.unit, 2*n)
+	y, gate := r.unit[:n], r.unit[n:]
+	matVec(y, u.up, x)
+	if u.gate == nil {
+		for i, v := range y {
+			y[i] = silu(v)
+		}
+	} else {
+		matVec(gate, u.gate, x)
+		for i, v := range gate {
+			y[i] *= silu(v)
+		}
 	}
-	matVec(out, u.down, r.unit)
+	matVec(out, u.down, y)
 }

@@ -53,9 +53,9 @@ func (l *draft) keep(r *Run, seq Seq, tokens []int32, pos int) {
 	kv, h := &r.mem.kv, r.m.cfg.Hidden
 	row := make([]float32, r.m.cfg.HeadDim)
 	before, here := make([]float32, h), make([]float32, h)
-	l.look(before, seq.Prev)
+	l.look(before, seq.Prev, r.m.cfg.Eps)
 	for i, t := range tokens {
-		l.look(here, t)
+		l.look(here, t, r.m.cfg.Eps)
 		for u := range l.heads {
 			matVec(row, l.heads[u].k, before)
 			kv.store(kv.row(0, l.index, u, seq.Blocks, pos+i), row)
@@ -67,10 +67,10 @@ func (l *draft) keep(r *Run, seq Seq, tokens []int32, pos int) {
 }
 
 // look is the normed embedding of a token, 0 of none.
-func (l *draft) look(out []float32, token int32) {
+func (l *draft) look(out []float32, token int32, eps float64) {
 	clear(out)
 	if token >= 0 {
-		rmsNorm(out, cut(l.embed, int(token), len(out)))
+		rmsNorm(out, cut(l.embed, int(token), len(out)), nil, eps)
 	}
 }
 
@@ -78,8 +78,8 @@ func (l *draft) look(out []float32, token int32) {
 func (l *draft) ask(r *Run, seq Seq, token int32, pos int, hidden []float32) ([]float32, error) {
 	h, d, kv := r.m.cfg.Hidden, r.m.cfg.HeadDim, &r.mem.kv
 	want, trunk := make([]float32, h), make([]float32, h)
-	l.look(want, token)
-	rmsNorm(trunk, hidden)
+	l.look(want, token, r.m.cfg.Eps)
+	rmsNorm(trunk, hidden, nil, r.m.cfg.Eps)
 	for i, v := range trunk {
 		want[i] += gainTrunk * v
 	}
@@ -103,7 +103,7 @@ func (l *draft) ask(r *Run, seq Seq, token int32, pos int, hidden []float32) ([]
 
 // nearest is the token whose embedding is most like v, -1 when v is not finite.
 func (l *draft) nearest(v []float32) int32 {
-	scores := make([]float32, Vocab)
+	scores := make([]float32, len(l.embed)/len(v))
 	matVec(scores, l.embed, v)
 	if slices.ContainsFunc(scores, func(s float32) bool { return s != s || math.IsInf(float64(s), 0) }) {
 		return -1

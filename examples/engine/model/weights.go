@@ -35,29 +35,66 @@ type Model struct {
 	cfg    Config
 	part   Part
 	rank   int
-	embed  []float32 // [vocab][hidden], in the first stage and where tokens are drafted
-	head   []float32 // [vocab][hidden], on the sampler only
-	blocks []block   // a mixer, and an MLP or experts, for each layer of the stage
-	draft  *draft    // in the last stage of a model that has one
+	embed  []float32   // [vocab][hidden], in the first stage and where tokens are drafted
+	head   []float32   // [vocab][hidden], on the sampler only
+	final  []float32   // weights of the last norm, on the sampler only; nil: ones
+	blocks []residual  // a mixer, and an MLP or experts, for each layer of the stage
+	draft  *draft      // in the last stage of a model that has one
+	saved  *checkpoint // nil: weights are drawn; open within New only
 }
 
-// New makes the weights of one rank: what its own units need, each from the seed, the
-// layer and the number of what is drawn.
+// New makes the weights of one rank: what its own units need, read from the directory of
+// cfg, or each drawn from the seed, the layer and the number of what is drawn.
 func New(cfg Config, rank int, split Split) (*Model, error) {
 	part, err := cfg.Cut(rank, split)
 	if err != nil {
 		return nil, err
 	}
 	m := &Model{cfg: cfg, part: part, rank: rank}
-	if part.before < 0 || part.after < 0 && cfg.Drafts() {
-		m.embed = gauss(m.source(kindEmbed, 0, 0), int(Vocab)*cfg.Hidden, 1)
+	if cfg.Dir != "" {
+		if m.saved, err = openCheckpoint(cfg); err != nil {
+			return nil, err
+		}
 	}
-	if rank == part.sampler {
-		m.head = gauss(m.source(kindHead, 0, 0), int(Vocab)*cfg.Hidden, 1)
+	m.makeEnds()
+	m.makeBlocks()
+	if m.saved != nil {
+		if err := m.saved.close(); err != nil {
+			return nil, err
+		}
+		m.saved = nil
 	}
+	return m, nil
+}
+
+// makeEnds makes what is before the first layer and behind the last.
+func (m *Model) makeEnds() {
+	n := int(m.cfg.Vocab) * m.cfg.Hidden
+	if m.part.before < 0 || m.part.after < 0 && m.cfg.Drafts() {
+		if m.saved != nil {
+			m.embed = m.saved.embed()
+		} else {
+			m.embed = gauss(m.source(kindEmbed, 0, 0), n, 1)
+		}
+	}
+	if m.rank == m.part.sampler {
+		if m.saved != nil {
+			m.head, m.final = m.saved.head(), m.saved.norm(m.saved.final)
+		} else {
+			m.head = gauss(m.source(kindHead, 0, 0), n, 1)
+		}
+	}
+}
+
+func (m *Model) makeBlocks() {
+	cfg, part := m.cfg, m.part
 	var kv, latent, ssm int // layers of each kind of state so far, of the stage
 	for i := int(part.Layers.Lo); i < int(part.Layers.Hi); i++ {
 		var mixer unitBlock
+		var mix, feed residual
+		if m.saved != nil {
+			mix.norm, feed.norm = m.saved.norms(i)
+		}
 		switch cfg.Pattern[i] {
 		case '*':
 			mixer, kv = m.makeAttention(i, kv, 0), kv+1
@@ -71,14 +108,14 @@ func New(cfg Config, rank int, split Split) (*Model, error) {
 			m.draft = m.makeDraft(i, kv)
 			continue
 		}
-		m.blocks = append(m.blocks, summed{mixer})
+		mix.block = summed{mixer}
 		if cfg.Feeds != "" && cfg.Feeds[i] == 'E' {
-			m.blocks = append(m.blocks, m.makeMoE(i))
+			feed.block = m.makeMoE(i)
 		} else {
-			m.blocks = append(m.blocks, summed{m.makeMLP(i)})
+			feed.block = summed{m.makeMLP(i)}
 		}
+		m.blocks = append(m.blocks, mix, feed)
 	}
-	return m, nil
 }
 
 // Config is the whole model's; Part is this rank's.
