@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,12 +26,15 @@ type devFlags struct {
 func (f *devFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,pp=N][,layers=A:B][,ep=N][,expt_tp=N][,dp=N][,kv=TYPE][,state=TYPE], joined by +")
-	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: shm")
+	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: "+backendsHelp())
 	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's `model`: "+model.Names())
 	fs.StringVar(&f.modelDir, "model-dir", "", modelDirUsage)
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
 	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache, 1 to 1024")
 }
+
+// backendsHelp lists what may move bytes here.
+func backendsHelp() string { return strings.Join(dev.Backends, ", or as between hosts ") }
 
 // maxBlockTokens bounds --block: caches grow with it.
 const maxBlockTokens = 1024
@@ -58,8 +62,8 @@ func (f *devFlags) check(groups []dev.Group, corrupt string) error {
 	if f.seed == 0 {
 		return errors.New("seed 0: want 1 or more")
 	}
-	if f.backend != dev.Backend {
-		return fmt.Errorf("%w: %q: this machine's backends are: %s", dev.ErrBackend, f.backend, dev.Backend)
+	if err := dev.CheckBackend(f.backend); err != nil {
+		return err
 	}
 	if f.blockTokens < 1 || f.blockTokens > maxBlockTokens {
 		return fmt.Errorf("--block %d: want 1 to %d tokens", f.blockTokens, maxBlockTokens)

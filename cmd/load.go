@@ -40,7 +40,7 @@ otherwise than it may.`,
 			groups, err := dev.ParseShards(shards)
 			o.Dev.Groups, o.Model = groups, engine.Model(model)
 			if err == nil {
-				err = o.Check()
+				err = errors.Join(dev.CheckBackend(o.Dev.Backend), o.Check())
 			}
 			if err != nil {
 				return &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
@@ -62,6 +62,7 @@ otherwise than it may.`,
 	fs := cmd.Flags()
 	fs.StringVar(&shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode+tp=2,role=decode", "`groups` tp=N,role=prefill|decode[,dp=N], joined by +")
 	fs.StringVar(&model, "model", "hybrid", "what state a request has: hybrid (KV, convolution windows, recurrent state) or attention")
+	fs.StringVar(&o.Dev.Backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: "+backendsHelp())
 	fs.IntVar(&o.Requests, "requests", 1000, "how many requests")
 	fs.IntVar(&o.AtOnce, "at-once", 0, fmt.Sprintf("how many of them at once; 0: all, %d at most", load.DefaultAtOnce))
 	fs.Uint64Var(&o.Seed, "seed", 0, "seed of the requests; 0 takes a random one and prints it")

@@ -13,13 +13,18 @@ func newMoverCmd() *cobra.Command {
 		Short: "Copy engine memory for a sidecar, which starts this itself",
 		Long: "The process that maps the memory of a sidecar's engine and copies. A sidecar starts its\n" +
 			"movers and starts them again when they die; its pid is in the sidecar's log and metrics.\n" +
-			"It ends with its sidecar, after the copy that it is in.",
-		Args:   noArgs,
-		Hidden: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+			"It ends with its sidecar, after the copy that it is in. With the argument wire it brings\n" +
+			"chunks of staging memory from and to one group of another host.",
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{wireArg},
+		Hidden:    true,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if lifeline.Watch() == nil {
 				return &UsageError{Why: "mover: no sidecar started this process",
 					Hint: "run \"baton sidecar\": it starts its mover itself"}
+			}
+			if len(args) > 0 {
+				return mover.ServeWire(cmd.Context(), lifeline.FirstExtra, openWire)
 			}
 			return mover.Serve(cmd.Context(), lifeline.FirstExtra)
 		},

@@ -246,6 +246,9 @@ func (p *parts) inside(ctx context.Context) error {
 		},
 		KillMover: p.mover.Kill, MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
 	p.running.Store(p.side)
+	if err := p.stage(ctx, exe); err != nil {
+		return err
+	}
 	p.onClose(func() error { // the mover's exit ends copies that did not end by themselves
 		err := shortly(p.mover.Close)
 		if err != nil {
@@ -351,7 +354,7 @@ func (p *parts) record() (discovery.Record, error) {
 		return discovery.Record{}, err
 	}
 	return discovery.Record{Cluster: c.Cluster, Pool: c.Pool, Group: c.Group, Rank: c.Rank, Incarnation: uint64(p.self.Incarnation),
-		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, Addr: c.Advertise, Transports: []string{"shm"}}, nil
+		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, Addr: c.Advertise, Transports: c.Staging.Transports()}, nil
 }
 
 // hostID is equal for processes of one running kernel, whatever their containers say

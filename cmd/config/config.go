@@ -42,6 +42,7 @@ type Sidecar struct {
 	MaxHold  time.Duration `yaml:"max-hold" help:"the most that an engine's own max_hold, or a pin without a lease, is held"`
 	Deadline time.Duration `yaml:"deadline" help:"how long an import may take when its request names no deadline"`
 	Limits   Limits        `yaml:"limits"`
+	Staging  Staging       `yaml:"staging"`
 
 	// Adapters speak for the group to control planes; rank 0's sidecar alone has them.
 	Adapters []Adapter `yaml:"-"`
@@ -58,6 +59,52 @@ type Limits struct {
 	Queue   int32 `yaml:"queue" help:"messages that may wait for one session"`
 }
 
+// Staging is how a sidecar reads from ranks whose memory it cannot map: those of other hosts.
+type Staging struct {
+	Transport string `yaml:"transport" help:"what brings bytes from other hosts: tcp, or none"`
+	When      string `yaml:"when" help:"remote: stage what comes from other hosts; always: what comes from this one too, whose memory could be mapped"`
+	Chunks    int32  `yaml:"chunks" help:"chunks of 1 MiB for each direction, 1 to 4096"`
+}
+
+// Transports of Staging, and of memory that is mapped.
+const (
+	TCP       = "tcp"
+	NoStaging = "none"
+	shm       = "shm"
+)
+
+// When of Staging.
+const (
+	Remote = "remote"
+	Always = "always"
+)
+
+// Transports are what discovery hears, the preferred one first.
+func (s Staging) Transports() []string {
+	switch {
+	case s.Transport == NoStaging:
+		return []string{shm}
+	case s.When == Always:
+		return []string{s.Transport}
+	}
+	return []string{shm, s.Transport}
+}
+
+func (f *faults) staging(s Staging) {
+	if s.Transport != TCP && s.Transport != NoStaging {
+		f.add("staging.transport", "%q: want %s or %s", s.Transport, TCP, NoStaging)
+	}
+	if s.When != Remote && s.When != Always {
+		f.add("staging.when", "%q: want %s or %s", s.When, Remote, Always)
+	}
+	if s.Transport == NoStaging && s.When == Always {
+		f.add("staging.when", "is %s and staging.transport is %s: nothing could be read", Always, NoStaging)
+	}
+	if s.Chunks < 1 || s.Chunks > 4096 {
+		f.add("staging.chunks", "%d: want 1 to 4096", s.Chunks)
+	}
+}
+
 // maxLimit bounds every limit.
 const maxLimit = 1 << 20
 
@@ -69,6 +116,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
+		Staging:  Staging{Transport: TCP, When: Remote, Chunks: 64},
 		LogLevel: "info", LogFormat: "text",
 	}
 }
@@ -110,6 +158,7 @@ func (c Sidecar) Check() error {
 			f.add(l.field, "%d: want 1 to %d", l.n, maxLimit)
 		}
 	}
+	f.staging(c.Staging)
 	f.adapters(c.Adapters)
 	if err := checkLog(c.LogLevel, c.LogFormat); err != nil {
 		f = append(f, err)

@@ -34,7 +34,7 @@ type Options struct {
 	Slots       int32
 	Imports     int32  // that may wait or run at once in a group; 0: the sidecar's own bound
 	Corrupt     string // what the decode engines damage on admission; "": nothing
-	Backend     string // shm
+	Backend     string // one of Backends
 	Binary      string // baton itself
 	Stderr      io.Writer
 	LogLevel    string
@@ -48,12 +48,6 @@ type Options struct {
 	// engine as a process. Its owner ends it before Close.
 	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
 }
-
-// Backend is the one that moves bytes between the processes of one machine.
-const Backend = "shm"
-
-// ErrBackend reports a backend that is not here.
-var ErrBackend = errors.New("disagg-kv-transport-backend")
 
 // DefaultBlocks and DefaultSlots are each engine's capacity.
 const (
@@ -77,10 +71,10 @@ func (o Options) Defaults() (Options, error) {
 		o.Seed = 1
 	}
 	if o.Backend == "" {
-		o.Backend = Backend
+		o.Backend = Backends[0]
 	}
-	if o.Backend != Backend {
-		return o, fmt.Errorf("%w: %q: this machine's backends are: %s", ErrBackend, o.Backend, Backend)
+	if err := CheckBackend(o.Backend); err != nil {
+		return o, err
 	}
 	if o.LogLevel == "" {
 		o.LogLevel = "warn"

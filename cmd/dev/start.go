@@ -37,6 +37,9 @@ type sidecarFile struct {
 	Limits struct {
 		Imports int32 `yaml:"imports,omitempty"`
 	} `yaml:"limits,omitempty"`
+	Staging struct {
+		When string `yaml:"when,omitempty"`
+	} `yaml:"staging,omitempty"`
 	TLS struct {
 		CA   string `yaml:"ca"`
 		Cert string `yaml:"cert"`
@@ -85,6 +88,9 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
 	f.Limits.Imports = c.opt.Imports
+	if c.opt.Backend != Backends[0] {
+		f.Staging.When = config.Always
+	}
 	if c.opt.TTL > 0 {
 		f.Etcd.TTL = c.opt.TTL.String()
 	}

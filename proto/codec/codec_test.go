@@ -28,6 +28,7 @@ var (
 		handoff.Unpin{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
 		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{},
 		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{},
+		handoff.StagedWant{}, handoff.StagedOffer{}, handoff.StagedCredit{}, handoff.StagedStop{}, handoff.StagedGone{},
 		handoff.RankAcked{Ack: handoff.LifecycleAck{N: 3, Err: handoff.ErrRole}}}
 )
 

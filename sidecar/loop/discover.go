@@ -54,7 +54,10 @@ func (s *Sidecar) watch(ctx context.Context) {
 			}
 			s.recovered(&t, "discovery view is fresh again")
 			s.seen(snap.Records)
-			s.event(machine.Found{Records: snap.Records})
+			s.post(func() {
+				s.staging.found(snap.Records)
+				s.step(machine.Found{Records: snap.Records})
+			})
 		}
 		pause(ctx, wait)
 	}

@@ -49,6 +49,12 @@ func (s *Sidecar) carry(f machine.Effect) {
 		if t := s.tickets[f.Ticket]; t != nil {
 			t.Cancel()
 		}
+	case machine.Granted:
+		s.staging.stage.Granted(f.Grant, f.Pin.Blocks, f.Pin.Slot, f.Pin.Tokens)
+	case machine.GrantRefused:
+		s.staging.stage.Refused(f.Grant)
+	case machine.Revoked:
+		s.staging.stage.Revoked(f.Grant)
 	case machine.KillMover:
 		s.log.Warn("copies do not stop: the mover is killed", "pid", s.cfg.MoverPID())
 		s.cfg.KillMover()
@@ -113,6 +119,10 @@ func (s *Sidecar) pull(f machine.Pull) {
 		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: errStopped})
 		return
 	}
+	if g := s.staging; g != nil && g.links[f.Peer] {
+		g.pull(f)
+		return
+	}
 	l := s.links[f.Peer]
 	if l == nil {
 		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: fmt.Errorf("%w: the link to %v is gone", transfer.ErrPeer, f.Peer)})
@@ -136,6 +146,11 @@ func (s *Sidecar) pull(f machine.Pull) {
 
 // openLink fetches a peer's descriptors and maps them, aside.
 func (s *Sidecar) openLink(f machine.OpenLink) {
+	if s.staging.reads(f.Buffers) {
+		s.staging.links[f.Peer] = true
+		s.local = append(s.local, machine.Linked{Peer: f.Peer})
+		return
+	}
 	s.work.Go(func() {
 		l, err := s.connect(s.ctx, f.Peer, f.Buffers)
 		ok := s.post(func() {
@@ -162,6 +177,9 @@ func (s *Sidecar) connect(ctx context.Context, p handoff.Member, b handoff.Buffe
 }
 
 func (s *Sidecar) closeLink(p handoff.Member) {
+	if s.staging != nil {
+		delete(s.staging.links, p)
+	}
 	if l := s.links[p]; l != nil {
 		delete(s.links, p)
 		s.letGo(p, l)

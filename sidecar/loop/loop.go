@@ -76,7 +76,9 @@ type Sidecar struct {
 	imports  atomic.Int64 // as the machine counts them; grants too
 	grants   atomic.Pointer[metrics.Grants]
 	draining atomic.Bool // as the machine says
-	mover    int32       // the last one that MoverRestarted told of; 0: none
+	staging  *staging    // nil: only memory that can be mapped is read
+	attached map[engineSession]handoff.Attach
+	mover    int32 // the last one that MoverRestarted told of; 0: none
 
 	fatal   chan error                       // ends Run; holds one
 	missing atomic.Pointer[string]           // why this sidecar is not registered; nil: it is
@@ -104,7 +106,7 @@ func New(cfg Config) *Sidecar {
 	s := &Sidecar{cfg: cfg, log: cfg.Log, machine: machine.New(cfg.Machine), epoch: time.Now(),
 		inbox: make(chan func(), inboxSize), done: make(chan struct{}), maps: idle, ctx: ctx, end: end, fetch: fetch,
 		sessions: map[machine.Session]engineSession{}, numbers: map[engineSession]machine.Session{},
-		buffers: map[machine.Session]*buffers{}, up: map[handoff.Member][]peerSession{},
+		buffers: map[machine.Session]*buffers{}, attached: map[engineSession]handoff.Attach{}, up: map[handoff.Member][]peerSession{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
 		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
 		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
@@ -251,6 +253,9 @@ func (s *Sidecar) shutdown(grace time.Duration) error {
 	return err
 }
 
+// stageGrace bounds the wait for the exits of wire movers, which are killed.
+const stageGrace = 10 * time.Second
+
 // Wait ends when the last copy has, and lets go of what was mapped. After Run, and
 // after the backend was closed when Run says that copies did not end.
 func (s *Sidecar) Wait() error {
@@ -264,6 +269,11 @@ func (s *Sidecar) Wait() error {
 	var err error
 	for _, l := range s.links {
 		err = errors.Join(err, l.Close())
+	}
+	if s.staging != nil {
+		ending, stop := context.WithTimeout(context.Background(), stageGrace)
+		err = errors.Join(err, s.staging.stage.Close(ending))
+		stop()
 	}
 	for n := range s.buffers {
 		s.unmap(n)

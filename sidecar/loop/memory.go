@@ -48,7 +48,9 @@ func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
 			if s.buffers[f.Session] != b {
 				return
 			}
-			b.ready = err == nil
+			if b.ready = err == nil; b.ready {
+				s.staging.engine(s.attached[s.sessions[f.Session]], b)
+			}
 			pid := s.cfg.MoverPID()
 			if pid == 0 {
 				pid = s.mover // about to take work
@@ -99,6 +101,9 @@ func (s *Sidecar) unmap(n machine.Session) {
 		return
 	}
 	delete(s.buffers, n)
+	if s.staging != nil {
+		s.staging.stage.NoEngine()
+	}
 	s.inSequence(func() {
 		if err := b.close(); err != nil {
 			s.log.Warn("unmap engine buffers", "err", err)
@@ -117,6 +122,7 @@ func (s *Sidecar) MoverRestarted(pid int32) {
 			delete(s.links, p)
 			s.letGo(p, l)
 		}
+		s.staging.moverRestarted()
 		s.step(machine.LinksLost{})
 		for _, n := range slices.Sorted(maps.Keys(s.buffers)) {
 			if s.buffers[n].ready {

@@ -29,7 +29,7 @@ func (h Engines) Closed(es *engine.Session, err error) { h.s.engineClosed(es, er
 func (s *Sidecar) attach(es engineSession, a handoff.Attach) error {
 	ok := s.post(func() {
 		s.last++
-		s.sessions[s.last], s.numbers[es] = es, s.last
+		s.sessions[s.last], s.numbers[es], s.attached[es] = es, s.last, a
 		s.cfg.Metrics.Sessions(metrics.EngineSession, len(s.sessions))
 		s.step(machine.FromEngine{Session: s.last, Msg: a})
 	})
@@ -55,6 +55,7 @@ func (s *Sidecar) engineClosed(es engineSession, err error) {
 		}
 		s.log.Info("engine session ended", "err", err)
 		delete(s.numbers, es)
+		delete(s.attached, es)
 		delete(s.sessions, n)
 		s.cfg.Metrics.Sessions(metrics.EngineSession, len(s.sessions))
 		s.step(machine.EngineDown{Session: n})
@@ -97,6 +98,7 @@ func (s *Sidecar) peerUp(ps peerSession) {
 		s.up[p] = append(s.up[p], ps)
 		s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
 		if len(s.up[p]) == 1 {
+			s.staging.peerUp(p)
 			s.step(machine.PeerUp{Peer: p})
 		}
 	})
@@ -106,7 +108,7 @@ var errReplaced = fmt.Errorf("%w: the peer opened another session", handoff.ErrP
 
 func (s *Sidecar) fromPeer(ps peerSession, msg handoff.PeerMessage) {
 	s.post(func() {
-		if slices.Contains(s.up[ps.Peer()], ps) {
+		if slices.Contains(s.up[ps.Peer()], ps) && !s.staging.hears(s, ps.Peer(), msg) {
 			s.step(machine.FromPeer{Peer: ps.Peer(), Msg: msg})
 		}
 	})
@@ -134,6 +136,7 @@ func (s *Sidecar) lose(p handoff.Member, err error) {
 	s.fds.Revoke(p.String())
 	s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
 	s.log.Info("peer session ended", "peer", p, "err", err)
+	s.staging.peerDown(p)
 	s.step(machine.PeerDown{Peer: p, Err: err})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/reshard"
 	"github.com/batonkv/baton/transfer/staged"
 )
 
@@ -188,6 +189,7 @@ type (
 		Template *lower.Template
 		Job      lower.Job
 		Of       handoff.Check // what Peer is asked afterwards; a staged pull names it before
+		Plan     *reshard.Plan // that Template is of
 	}
 	// CancelPull asks a ticket to stop; PullDone still follows.
 	CancelPull struct{ Ticket uint64 }

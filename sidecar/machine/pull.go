@@ -258,7 +258,7 @@ func (m *Machine) submit(d *handoff.Dest) {
 		l := m.links[r.From]
 		m.tickets[m.lastTkt] = ticket{d.D.N, r.From, l}
 		l.open++
-		m.do(Pull{m.lastTkt, r.From, t, job(d.D, d.Reserved, *r), d.Check(r)})
+		m.do(Pull{m.lastTkt, r.From, t, job(d.D, d.Reserved, *r), d.Check(r), m.sources[d.D.Source].plan})
 	}
 	if m.lastTkt != before {
 		m.publish(events.Moving, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label})

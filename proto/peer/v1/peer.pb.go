@@ -115,6 +115,11 @@ type PeerMessage struct {
 	//	*PeerMessage_Extend
 	//	*PeerMessage_Extended
 	//	*PeerMessage_RankAcked
+	//	*PeerMessage_StagedWant
+	//	*PeerMessage_StagedOffer
+	//	*PeerMessage_StagedCredit
+	//	*PeerMessage_StagedStop
+	//	*PeerMessage_StagedGone
 	Message       isPeerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -382,6 +387,51 @@ func (x *PeerMessage) GetRankAcked() *RankAcked {
 	return nil
 }
 
+func (x *PeerMessage) GetStagedWant() *StagedWant {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_StagedWant); ok {
+			return x.StagedWant
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetStagedOffer() *StagedOffer {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_StagedOffer); ok {
+			return x.StagedOffer
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetStagedCredit() *StagedCredit {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_StagedCredit); ok {
+			return x.StagedCredit
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetStagedStop() *StagedStop {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_StagedStop); ok {
+			return x.StagedStop
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetStagedGone() *StagedGone {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_StagedGone); ok {
+			return x.StagedGone
+		}
+	}
+	return nil
+}
+
 type isPeerMessage_Message interface {
 	isPeerMessage_Message()
 }
@@ -489,6 +539,27 @@ type PeerMessage_RankAcked struct {
 	RankAcked *RankAcked `protobuf:"bytes,27,opt,name=rank_acked,json=rankAcked,proto3,oneof"`
 }
 
+type PeerMessage_StagedWant struct {
+	// Between a reading rank and the rank that it reads, when bytes are staged.
+	StagedWant *StagedWant `protobuf:"bytes,28,opt,name=staged_want,json=stagedWant,proto3,oneof"`
+}
+
+type PeerMessage_StagedOffer struct {
+	StagedOffer *StagedOffer `protobuf:"bytes,29,opt,name=staged_offer,json=stagedOffer,proto3,oneof"`
+}
+
+type PeerMessage_StagedCredit struct {
+	StagedCredit *StagedCredit `protobuf:"bytes,30,opt,name=staged_credit,json=stagedCredit,proto3,oneof"`
+}
+
+type PeerMessage_StagedStop struct {
+	StagedStop *StagedStop `protobuf:"bytes,31,opt,name=staged_stop,json=stagedStop,proto3,oneof"`
+}
+
+type PeerMessage_StagedGone struct {
+	StagedGone *StagedGone `protobuf:"bytes,32,opt,name=staged_gone,json=stagedGone,proto3,oneof"`
+}
+
 func (*PeerMessage_Hello) isPeerMessage_Message() {}
 
 func (*PeerMessage_Join) isPeerMessage_Message() {}
@@ -538,6 +609,16 @@ func (*PeerMessage_Extend) isPeerMessage_Message() {}
 func (*PeerMessage_Extended) isPeerMessage_Message() {}
 
 func (*PeerMessage_RankAcked) isPeerMessage_Message() {}
+
+func (*PeerMessage_StagedWant) isPeerMessage_Message() {}
+
+func (*PeerMessage_StagedOffer) isPeerMessage_Message() {}
+
+func (*PeerMessage_StagedCredit) isPeerMessage_Message() {}
+
+func (*PeerMessage_StagedStop) isPeerMessage_Message() {}
+
+func (*PeerMessage_StagedGone) isPeerMessage_Message() {}
 
 // Hello fixes who speaks on a session.
 type Hello struct {
@@ -2158,12 +2239,460 @@ func (x *Withdraw) GetAttempt() uint64 {
 	return 0
 }
 
+// StagedJob names one pull of one rank from another.
+type StagedJob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the hand-off's id, 16 bytes.
+	Handoff []byte `protobuf:"bytes,1,opt,name=handoff,proto3" json:"handoff,omitempty"`
+	Attempt uint64 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Index of the pair of ranks in the plan.
+	Pair          uint32 `protobuf:"varint,3,opt,name=pair,proto3" json:"pair,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedJob) Reset() {
+	*x = StagedJob{}
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedJob) ProtoMessage() {}
+
+func (x *StagedJob) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedJob.ProtoReflect.Descriptor instead.
+func (*StagedJob) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *StagedJob) GetHandoff() []byte {
+	if x != nil {
+		return x.Handoff
+	}
+	return nil
+}
+
+func (x *StagedJob) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *StagedJob) GetPair() uint32 {
+	if x != nil {
+		return x.Pair
+	}
+	return 0
+}
+
+// StagedWant asks a source rank for the bytes of one pair of ranks.
+type StagedWant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the reader asks when it has read.
+	Of   *Check `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	Pair uint32 `protobuf:"varint,2,opt,name=pair,proto3" json:"pair,omitempty"`
+	// How many chunks they fill, as both ends cut them.
+	Chunks int32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	// Tokens [lo, hi) of the paged states.
+	Tokens        *v1.Span      `protobuf:"bytes,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Moves         []*StagedMove `protobuf:"bytes,5,rep,name=moves,proto3" json:"moves,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedWant) Reset() {
+	*x = StagedWant{}
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedWant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedWant) ProtoMessage() {}
+
+func (x *StagedWant) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedWant.ProtoReflect.Descriptor instead.
+func (*StagedWant) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *StagedWant) GetOf() *Check {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *StagedWant) GetPair() uint32 {
+	if x != nil {
+		return x.Pair
+	}
+	return 0
+}
+
+func (x *StagedWant) GetChunks() int32 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *StagedWant) GetTokens() *v1.Span {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *StagedWant) GetMoves() []*StagedMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+// StagedMove is one box that the pair moves, as it lies in chunks.
+type StagedMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index into the model's states.
+	State int32   `protobuf:"varint,1,opt,name=state,proto3" json:"state,omitempty"`
+	Box   *v1.Box `protobuf:"bytes,2,opt,name=box,proto3" json:"box,omitempty"`
+	// Window columns that travel; 1 for a paged state.
+	Rows          int32    `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	Dtype         v1.DType `protobuf:"varint,4,opt,name=dtype,proto3,enum=baton.common.v1.DType" json:"dtype,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedMove) Reset() {
+	*x = StagedMove{}
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedMove) ProtoMessage() {}
+
+func (x *StagedMove) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedMove.ProtoReflect.Descriptor instead.
+func (*StagedMove) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *StagedMove) GetState() int32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *StagedMove) GetBox() *v1.Box {
+	if x != nil {
+		return x.Box
+	}
+	return nil
+}
+
+func (x *StagedMove) GetRows() int32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *StagedMove) GetDtype() v1.DType {
+	if x != nil {
+		return x.Dtype
+	}
+	return v1.DType(0)
+}
+
+// StagedOffer says that a packed chunk may be fetched.
+type StagedOffer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   *StagedJob             `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Number of the chunk within the job.
+	Seq int32 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	// Never repeats within one sidecar process.
+	Offer uint64 `protobuf:"varint,3,opt,name=offer,proto3" json:"offer,omitempty"`
+	// Of the source's arena.
+	Chunk int32 `protobuf:"varint,4,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	// Incarnation of the wire mover that serves it, and of no other.
+	Wire uint64 `protobuf:"fixed64,5,opt,name=wire,proto3" json:"wire,omitempty"`
+	// Where that serves, on the source's host.
+	Port          int32 `protobuf:"varint,6,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedOffer) Reset() {
+	*x = StagedOffer{}
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedOffer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedOffer) ProtoMessage() {}
+
+func (x *StagedOffer) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedOffer.ProtoReflect.Descriptor instead.
+func (*StagedOffer) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StagedOffer) GetJob() *StagedJob {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *StagedOffer) GetSeq() int32 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *StagedOffer) GetOffer() uint64 {
+	if x != nil {
+		return x.Offer
+	}
+	return 0
+}
+
+func (x *StagedOffer) GetChunk() int32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *StagedOffer) GetWire() uint64 {
+	if x != nil {
+		return x.Wire
+	}
+	return 0
+}
+
+func (x *StagedOffer) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// StagedCredit says that no fetch of an offer is open and none will begin.
+type StagedCredit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Offer         uint64                 `protobuf:"varint,1,opt,name=offer,proto3" json:"offer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedCredit) Reset() {
+	*x = StagedCredit{}
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedCredit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedCredit) ProtoMessage() {}
+
+func (x *StagedCredit) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedCredit.ProtoReflect.Descriptor instead.
+func (*StagedCredit) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *StagedCredit) GetOffer() uint64 {
+	if x != nil {
+		return x.Offer
+	}
+	return 0
+}
+
+// StagedStop says that the reader gave a job up.
+type StagedStop struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           *StagedJob             `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedStop) Reset() {
+	*x = StagedStop{}
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedStop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedStop) ProtoMessage() {}
+
+func (x *StagedStop) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedStop.ProtoReflect.Descriptor instead.
+func (*StagedStop) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *StagedStop) GetJob() *StagedJob {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+// StagedGone ends a job at the source.
+type StagedGone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   *StagedJob             `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// 1 lease over, 2 too many jobs, 3 peer lost, 4 mover exited, 5 transfer failed, 6 bad
+	// stamp, 7 cancelled, 8 the reader gave up.
+	Why           uint32 `protobuf:"varint,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedGone) Reset() {
+	*x = StagedGone{}
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedGone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedGone) ProtoMessage() {}
+
+func (x *StagedGone) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedGone.ProtoReflect.Descriptor instead.
+func (*StagedGone) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *StagedGone) GetJob() *StagedJob {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *StagedGone) GetWhy() uint32 {
+	if x != nil {
+		return x.Why
+	}
+	return 0
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xcd\n" +
-	"\n" +
+	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\x8c\r\n" +
 	"\vPeerMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.baton.peer.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x04join\x18\x02 \x01(\v2\x13.baton.peer.v1.JoinH\x00R\x04join\x12/\n" +
@@ -2191,7 +2720,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06extend\x18\x19 \x01(\v2\x15.baton.peer.v1.ExtendH\x00R\x06extend\x125\n" +
 	"\bextended\x18\x1a \x01(\v2\x17.baton.peer.v1.ExtendedH\x00R\bextended\x129\n" +
 	"\n" +
-	"rank_acked\x18\x1b \x01(\v2\x18.baton.peer.v1.RankAckedH\x00R\trankAckedB\t\n" +
+	"rank_acked\x18\x1b \x01(\v2\x18.baton.peer.v1.RankAckedH\x00R\trankAcked\x12<\n" +
+	"\vstaged_want\x18\x1c \x01(\v2\x19.baton.peer.v1.StagedWantH\x00R\n" +
+	"stagedWant\x12?\n" +
+	"\fstaged_offer\x18\x1d \x01(\v2\x1a.baton.peer.v1.StagedOfferH\x00R\vstagedOffer\x12B\n" +
+	"\rstaged_credit\x18\x1e \x01(\v2\x1b.baton.peer.v1.StagedCreditH\x00R\fstagedCredit\x12<\n" +
+	"\vstaged_stop\x18\x1f \x01(\v2\x19.baton.peer.v1.StagedStopH\x00R\n" +
+	"stagedStop\x12<\n" +
+	"\vstaged_gone\x18  \x01(\v2\x19.baton.peer.v1.StagedGoneH\x00R\n" +
+	"stagedGoneB\t\n" +
 	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"u\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
@@ -2305,7 +2842,40 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bWithdraw\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x125\n" +
 	"\bimporter\x18\x02 \x01(\v2\x19.baton.common.v1.ImporterR\bimporter\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt*z\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"S\n" +
+	"\tStagedJob\x12\x18\n" +
+	"\ahandoff\x18\x01 \x01(\fR\ahandoff\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +
+	"\x04pair\x18\x03 \x01(\rR\x04pair\"\xbe\x01\n" +
+	"\n" +
+	"StagedWant\x12$\n" +
+	"\x02of\x18\x01 \x01(\v2\x14.baton.peer.v1.CheckR\x02of\x12\x12\n" +
+	"\x04pair\x18\x02 \x01(\rR\x04pair\x12\x16\n" +
+	"\x06chunks\x18\x03 \x01(\x05R\x06chunks\x12-\n" +
+	"\x06tokens\x18\x04 \x01(\v2\x15.baton.common.v1.SpanR\x06tokens\x12/\n" +
+	"\x05moves\x18\x05 \x03(\v2\x19.baton.peer.v1.StagedMoveR\x05moves\"\x8c\x01\n" +
+	"\n" +
+	"StagedMove\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\x05R\x05state\x12&\n" +
+	"\x03box\x18\x02 \x01(\v2\x14.baton.common.v1.BoxR\x03box\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x05R\x04rows\x12,\n" +
+	"\x05dtype\x18\x04 \x01(\x0e2\x16.baton.common.v1.DTypeR\x05dtype\"\x9f\x01\n" +
+	"\vStagedOffer\x12*\n" +
+	"\x03job\x18\x01 \x01(\v2\x18.baton.peer.v1.StagedJobR\x03job\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x05R\x03seq\x12\x14\n" +
+	"\x05offer\x18\x03 \x01(\x04R\x05offer\x12\x14\n" +
+	"\x05chunk\x18\x04 \x01(\x05R\x05chunk\x12\x12\n" +
+	"\x04wire\x18\x05 \x01(\x06R\x04wire\x12\x12\n" +
+	"\x04port\x18\x06 \x01(\x05R\x04port\"$\n" +
+	"\fStagedCredit\x12\x14\n" +
+	"\x05offer\x18\x01 \x01(\x04R\x05offer\"8\n" +
+	"\n" +
+	"StagedStop\x12*\n" +
+	"\x03job\x18\x01 \x01(\v2\x18.baton.peer.v1.StagedJobR\x03job\"J\n" +
+	"\n" +
+	"StagedGone\x12*\n" +
+	"\x03job\x18\x01 \x01(\v2\x18.baton.peer.v1.StagedJobR\x03job\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\rR\x03why*z\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x12\n" +
@@ -2329,7 +2899,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(Status)(0),             // 0: baton.peer.v1.Status
 	(*PeerMessage)(nil),     // 1: baton.peer.v1.PeerMessage
@@ -2358,18 +2928,28 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*Done)(nil),            // 24: baton.peer.v1.Done
 	(*DoneAck)(nil),         // 25: baton.peer.v1.DoneAck
 	(*Withdraw)(nil),        // 26: baton.peer.v1.Withdraw
-	(*v1.Decision)(nil),     // 27: baton.common.v1.Decision
-	(*v1.Member)(nil),       // 28: baton.common.v1.Member
-	(*v1.Attach)(nil),       // 29: baton.common.v1.Attach
-	(*v1.Model)(nil),        // 30: baton.common.v1.Model
-	(*v1.Shard)(nil),        // 31: baton.common.v1.Shard
-	(*v1.PinInfo)(nil),      // 32: baton.common.v1.PinInfo
-	(*v1.HandoffID)(nil),    // 33: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),     // 34: baton.common.v1.Reserved
-	(*v1.LifecycleAck)(nil), // 35: baton.common.v1.LifecycleAck
-	(*v1.Importer)(nil),     // 36: baton.common.v1.Importer
-	(*v1.Resume)(nil),       // 37: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 38: baton.common.v1.Salt
+	(*StagedJob)(nil),       // 27: baton.peer.v1.StagedJob
+	(*StagedWant)(nil),      // 28: baton.peer.v1.StagedWant
+	(*StagedMove)(nil),      // 29: baton.peer.v1.StagedMove
+	(*StagedOffer)(nil),     // 30: baton.peer.v1.StagedOffer
+	(*StagedCredit)(nil),    // 31: baton.peer.v1.StagedCredit
+	(*StagedStop)(nil),      // 32: baton.peer.v1.StagedStop
+	(*StagedGone)(nil),      // 33: baton.peer.v1.StagedGone
+	(*v1.Decision)(nil),     // 34: baton.common.v1.Decision
+	(*v1.Member)(nil),       // 35: baton.common.v1.Member
+	(*v1.Attach)(nil),       // 36: baton.common.v1.Attach
+	(*v1.Model)(nil),        // 37: baton.common.v1.Model
+	(*v1.Shard)(nil),        // 38: baton.common.v1.Shard
+	(*v1.PinInfo)(nil),      // 39: baton.common.v1.PinInfo
+	(*v1.HandoffID)(nil),    // 40: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),     // 41: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 42: baton.common.v1.LifecycleAck
+	(*v1.Importer)(nil),     // 43: baton.common.v1.Importer
+	(*v1.Resume)(nil),       // 44: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 45: baton.common.v1.Salt
+	(*v1.Span)(nil),         // 46: baton.common.v1.Span
+	(*v1.Box)(nil),          // 47: baton.common.v1.Box
+	(v1.DType)(0),           // 48: baton.common.v1.DType
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -2382,7 +2962,7 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	12, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
 	13, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
 	14, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
-	27, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
+	34, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
 	16, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
 	5,  // 12: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
 	17, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
@@ -2397,46 +2977,59 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	8,  // 22: baton.peer.v1.PeerMessage.extend:type_name -> baton.peer.v1.Extend
 	9,  // 23: baton.peer.v1.PeerMessage.extended:type_name -> baton.peer.v1.Extended
 	15, // 24: baton.peer.v1.PeerMessage.rank_acked:type_name -> baton.peer.v1.RankAcked
-	28, // 25: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
-	28, // 26: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	29, // 27: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	28, // 28: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 29: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	30, // 30: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	31, // 31: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	28, // 32: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	32, // 33: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	33, // 34: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	33, // 35: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
-	33, // 36: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
-	33, // 37: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	33, // 38: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	34, // 39: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	35, // 40: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
-	19, // 41: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	33, // 42: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	36, // 43: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	33, // 44: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 45: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	28, // 46: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	32, // 47: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	37, // 48: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	38, // 49: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	33, // 50: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	22, // 51: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	33, // 52: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	36, // 53: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	33, // 54: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 55: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	33, // 56: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	36, // 57: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	1,  // 58: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 59: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	59, // [59:60] is the sub-list for method output_type
-	58, // [58:59] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	28, // 25: baton.peer.v1.PeerMessage.staged_want:type_name -> baton.peer.v1.StagedWant
+	30, // 26: baton.peer.v1.PeerMessage.staged_offer:type_name -> baton.peer.v1.StagedOffer
+	31, // 27: baton.peer.v1.PeerMessage.staged_credit:type_name -> baton.peer.v1.StagedCredit
+	32, // 28: baton.peer.v1.PeerMessage.staged_stop:type_name -> baton.peer.v1.StagedStop
+	33, // 29: baton.peer.v1.PeerMessage.staged_gone:type_name -> baton.peer.v1.StagedGone
+	35, // 30: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
+	35, // 31: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
+	36, // 32: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	35, // 33: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 34: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	37, // 35: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	38, // 36: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	35, // 37: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	39, // 38: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	40, // 39: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	40, // 40: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	40, // 41: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	40, // 42: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	40, // 43: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	41, // 44: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	42, // 45: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
+	19, // 46: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	40, // 47: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	43, // 48: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	40, // 49: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 50: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	35, // 51: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	39, // 52: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	44, // 53: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	45, // 54: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	40, // 55: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	22, // 56: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	40, // 57: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	43, // 58: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	40, // 59: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 60: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	40, // 61: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	43, // 62: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	22, // 63: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
+	46, // 64: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
+	29, // 65: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
+	47, // 66: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
+	48, // 67: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
+	27, // 68: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
+	27, // 69: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
+	27, // 70: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
+	1,  // 71: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 72: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	72, // [72:73] is the sub-list for method output_type
+	71, // [71:72] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2470,6 +3063,11 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_Extend)(nil),
 		(*PeerMessage_Extended)(nil),
 		(*PeerMessage_RankAcked)(nil),
+		(*PeerMessage_StagedWant)(nil),
+		(*PeerMessage_StagedOffer)(nil),
+		(*PeerMessage_StagedCredit)(nil),
+		(*PeerMessage_StagedStop)(nil),
+		(*PeerMessage_StagedGone)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2477,7 +3075,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -242,35 +242,23 @@ func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *resh
 
 func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own) error {
 	moves := pack.Of(plan, j.Pair)
-	k, err := pack.New(plan.Model(), moves, staged.BodyRoom(ChunkBytes))
+	c, err := s.cut(moves)
 	if err != nil {
 		return err
 	}
-	n, err := k.Chunks(own.Tokens)
+	n, err := c.pack.Chunks(own.Tokens)
 	if err != nil {
 		return err
 	}
 	if _, twice := s.pulls[j]; twice {
 		return fmt.Errorf("%w: job %+v", transfer.ErrBusy, j)
 	}
-	s.pulls[j] = &pull{peer: p, moves: moves, pack: k, own: own, copies: k.Unpack(shardsTo(plan, j.Pair), s.unpackArena())}
+	s.pulls[j] = &pull{peer: p, moves: moves, pack: c.pack, own: own, copies: c.in}
 	if g, up := s.peers[p]; up {
 		s.wire(g)
 	}
 	s.step(staged.Pull{Peer: p, Job: j, Pin: pin, Chunks: n}, dest)
 	return nil
-}
-
-// shardsTo are those of a pair's destination rank that it fills.
-func shardsTo(plan *reshard.Plan, pair uint32) (out []layout.Shard) {
-	seen := map[*layout.Shard]bool{}
-	for part := range plan.Parts(pair) {
-		if !seen[part.To] {
-			seen[part.To] = true
-			out = append(out, *part.To)
-		}
-	}
-	return out
 }
 
 // Use counts the chunks of both halves.

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/batonkv/baton/transfer"
@@ -27,21 +28,56 @@ func (s *Stage) want(p transfer.PeerID, m staged.Want, x *Spec) {
 }
 
 func (s *Stage) serving(p transfer.PeerID, m staged.Want, x *Spec) (*serve, error) {
-	if x == nil || s.engine == nil {
-		return nil, fmt.Errorf("%w: nothing is said of the bytes, or no engine is attached", pack.ErrMoves)
+	if x == nil {
+		return nil, fmt.Errorf("%w: nothing is said of the bytes", pack.ErrMoves)
 	}
-	k, err := pack.New(s.engine.model, x.Moves, staged.BodyRoom(ChunkBytes))
+	c, err := s.cut(x.Moves)
 	if err != nil {
 		return nil, err
 	}
-	if n, err := k.Chunks(x.Tokens); err != nil || n != m.Chunks {
-		return nil, fmt.Errorf("%w: %d chunks are wanted of %d: %w", pack.ErrMoves, m.Chunks, n, err)
+	n, err := c.pack.Chunks(x.Tokens)
+	if err == nil && n != m.Chunks {
+		err = fmt.Errorf("%w: %d chunks are wanted of %d", pack.ErrMoves, m.Chunks, n)
 	}
-	v := &serve{peer: p, job: m.Job, spec: x, pack: k, copies: k.Pack(s.engine.shards, s.packArena())}
-	if _, err := v.copies.Templates(); err != nil { // boxes that this rank does not hold
+	if err == nil {
+		_, err = c.out.Templates() // none for boxes that this rank does not hold
+	}
+	return &serve{peer: p, job: m.Job, spec: x, pack: c.pack, copies: c.out}, err
+}
+
+// cut is what both ends make of the moves of a pair: one for all its jobs.
+type cut struct {
+	pack    *pack.Packing
+	out, in *pack.Copies
+}
+
+// maxCuts bounds how many are kept; a rank has a few pairs with each group.
+const maxCuts = 256
+
+func (s *Stage) cut(moves []pack.Move) (*cut, error) {
+	e := s.engine
+	if e == nil {
+		return nil, fmt.Errorf("%w: no engine is attached", transfer.ErrClosed)
+	}
+	var key []byte
+	for _, v := range moves {
+		for _, n := range [...]int32{v.State, v.Box.Layers.Lo, v.Box.Layers.Hi, v.Box.Units.Lo, v.Box.Units.Hi, v.Rows, int32(v.DType)} {
+			key = binary.LittleEndian.AppendUint32(key, uint32(n))
+		}
+	}
+	if c := e.cuts[string(key)]; c != nil {
+		return c, nil
+	}
+	k, err := pack.New(e.model, moves, staged.BodyRoom(ChunkBytes))
+	if err != nil {
 		return nil, err
 	}
-	return v, nil
+	if len(e.cuts) >= maxCuts {
+		clear(e.cuts)
+	}
+	c := &cut{pack: k, out: k.Pack(e.shards, s.packArena()), in: k.Unpack(e.shards, s.unpackArena())}
+	e.cuts[string(key)] = c
+	return c, nil
 }
 
 // Granted says that a job may be packed, from these blocks of a pin that holds so many tokens.
@@ -163,5 +199,6 @@ type engine struct {
 	model   layout.Model
 	shards  []layout.Shard // of this rank
 	regions func() (map[transfer.RegionID]transfer.Memory, error)
+	cuts    map[string]*cut
 	out, in transfer.Link // to pack, and to unpack; nil while the local mover maps neither
 }

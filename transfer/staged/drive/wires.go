@@ -166,7 +166,7 @@ func (s *Stage) retire(group string) {
 // buffers that regions describes anew at each call. The local mover maps them already.
 func (s *Stage) Engine(model layout.Model, shards []layout.Shard, regions func() (map[transfer.RegionID]transfer.Memory, error)) {
 	s.NoEngine()
-	s.engine = &engine{model: model, shards: shards, regions: regions}
+	s.engine = &engine{model: model, shards: shards, regions: regions, cuts: map[string]*cut{}}
 	s.Relink()
 }
 

@@ -27,7 +27,7 @@ const (
 	// maxMoves bounds what a peer can make this process plan.
 	maxMoves = 1 << 16
 	// maxPanels and maxChunks bound what small chunks make of large moves.
-	maxPanels = 1 << 20
+	maxPanels = 1 << 14
 	maxChunks = 1<<31 - 1
 )
 

@@ -1,0 +1,73 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/sidecar/certs"
+	"github.com/batonkv/baton/sidecar/loop"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/mover"
+	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/drive"
+	"github.com/batonkv/baton/transfer/staged/tcp"
+)
+
+// wireOptions are what a wire mover of this program needs beside its Setup.
+type wireOptions struct {
+	Cluster, Tenant string
+	TLS             certs.Files
+}
+
+// stage gives the sidecar its staging, if the configuration has one.
+func (p *parts) stage(ctx context.Context, exe string) error {
+	c := p.cfg
+	if c.Staging.Transport == config.NoStaging {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return err
+	}
+	options, err := json.Marshal(wireOptions{c.Cluster, c.Tenant, c.TLS})
+	if err != nil {
+		return err
+	}
+	return p.side.Stage(ctx, loop.Staging{Transport: c.Staging.Transport, Always: c.Staging.When == config.Always, Chunks: c.Staging.Chunks,
+		Start: func(ctx context.Context, group string, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
+			return mover.StartWire(ctx, mover.WireConfig{Command: []string{exe, "mover", wireArg}, Stderr: os.Stderr, Arena: arena,
+				Setup: mover.Setup{Transport: c.Staging.Transport, Wire: id, Group: group, Bytes: arena.Len, Chunk: drive.ChunkBytes,
+					Listen: net.JoinHostPort(host, "0"), Options: options}})
+		}})
+}
+
+// wireArg makes `baton mover` a wire mover.
+const wireArg = "wire"
+
+// openWire makes the wire of a wire mover: only sidecars of the peer group are let in, and
+// asked.
+func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
+	if s.Transport != config.TCP {
+		return nil, fmt.Errorf("transport %q: this release has %s", s.Transport, config.TCP)
+	}
+	var o wireOptions
+	if err := json.Unmarshal(s.Options, &o); err != nil {
+		return nil, fmt.Errorf("options: %w", err)
+	}
+	own, err := o.TLS.Load(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	verify := func(id certs.Identity) error {
+		if want := certs.SidecarID(o.Cluster, o.Tenant, s.Group, id.Rank); id != want {
+			return fmt.Errorf("%w: %s is no sidecar of group %s", certs.ErrIdentity, id, s.Group)
+		}
+		return nil
+	}
+	return tcp.New(tcp.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Server: own.Server(verify), Client: own.Client(verify)})
+}
