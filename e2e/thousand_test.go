@@ -53,6 +53,7 @@ func TestThousandRequests(t *testing.T) {
 		{"hybrid", "tp=2,role=prefill+tp=1,role=decode+tp=2,role=decode", load.Options{Model: engine.Hybrid, Requests: 1000}},
 		{"attention, movers killed", "tp=1,role=prefill+tp=2,role=decode+tp=1,role=decode", load.Options{Model: engine.Attention, Requests: 1000, AtOnce: 64, KillMovers: 12}},
 		{"sidecars killed", "tp=2,role=prefill+tp=2,role=decode", load.Options{Model: engine.Hybrid, Requests: 300, AtOnce: 32, KillMovers: 2, KillSidecars: 3}},
+		{"staged, movers killed", "tp=2,role=prefill+tp=1,role=decode", load.Options{Dev: dev.Options{Backend: "tcp"}, Model: engine.Hybrid, Requests: 300, KillMovers: 6}},
 		{"more ranks than groups and heads", "tp=8,role=prefill+tp=1,role=decode", load.Options{Model: engine.Hybrid, Requests: 100, KillMovers: 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,14 +1,20 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
 )
@@ -38,6 +44,9 @@ func (d *driver) killer(ctx context.Context, finished <-chan struct{}) {
 		}
 		g := d.groups[rnd.IntN(len(d.groups))]
 		rank, kill := rnd.Int32N(g.Size()), d.killMover
+		if d.opt.Dev.Backend != dev.Backends[0] && rnd.IntN(2) == 0 {
+			kill = d.killWire
+		}
 		if rnd.IntN(movers+sidecars) < sidecars {
 			sidecars, kill = sidecars-1, d.killSidecar
 		} else {
@@ -48,6 +57,45 @@ func (d *driver) killer(ctx context.Context, finished <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// killWire kills a wire mover of a rank's sidecar, once there is one.
+func (d *driver) killWire(ctx context.Context, g *group, rank int32) error {
+	parent := d.cluster.Sidecar(g.Running, rank).PID
+	killed := false
+	if err := d.until(ctx, func() bool {
+		for _, pid := range wires(parent) {
+			killed = killed || unix.Kill(pid, unix.SIGKILL) == nil
+		}
+		return killed
+	}); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.killed++
+	return nil
+}
+
+// wires are the wire movers among a process's children.
+func wires(parent int) (pids []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		fields := strings.Fields(rest) // state, parent, …
+		if len(fields) < 2 || fields[1] != strconv.Itoa(parent) {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && bytes.HasSuffix(line, []byte("\x00mover\x00wire\x00")) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 func (d *driver) killMover(ctx context.Context, g *group, rank int32) error {

@@ -49,12 +49,8 @@ func (s *Sidecar) carry(f machine.Effect) {
 		if t := s.tickets[f.Ticket]; t != nil {
 			t.Cancel()
 		}
-	case machine.Granted:
-		s.staging.stage.Granted(f.Grant, f.Pin.Blocks, f.Pin.Slot, f.Pin.Tokens)
-	case machine.GrantRefused:
-		s.staging.stage.Refused(f.Grant)
-	case machine.Revoked:
-		s.staging.stage.Revoked(f.Grant)
+	case machine.Granted, machine.GrantRefused, machine.Revoked:
+		s.staging.answer(f)
 	case machine.KillMover:
 		s.log.Warn("copies do not stop: the mover is killed", "pid", s.cfg.MoverPID())
 		s.cfg.KillMover()

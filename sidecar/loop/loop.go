@@ -221,9 +221,6 @@ func (s *Sidecar) postWithin(ctx context.Context, f func()) error {
 	}
 }
 
-// event posts one event.
-func (s *Sidecar) event(e machine.Event) bool { return s.post(func() { s.step(e) }) }
-
 // shutdown waits for copies, which nothing else may end, and lets go.
 func (s *Sidecar) shutdown(grace time.Duration) error {
 	s.stage = stopping

@@ -161,6 +161,18 @@ func (g *staging) AskGrant(grant uint64, p transfer.PeerID, _ staged.Job, _ stag
 	g.s.local = append(g.s.local, machine.AskGrant{Grant: grant, Peer: g.ids[p], Of: g.asking})
 }
 
+// answer hands the machine's word on a grant to the stage.
+func (g *staging) answer(f machine.Effect) {
+	switch f := f.(type) {
+	case machine.Granted:
+		g.stage.Granted(f.Grant, f.Pin.Blocks, f.Pin.Slot, f.Pin.Tokens)
+	case machine.GrantRefused:
+		g.stage.Refused(f.Grant)
+	case machine.Revoked:
+		g.stage.Revoked(f.Grant)
+	}
+}
+
 // EndGrant implements drive.Owner.
 func (g *staging) EndGrant(grant uint64) {
 	g.s.local = append(g.s.local, machine.GrantEnded{Grant: grant})
