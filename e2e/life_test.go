@@ -259,9 +259,9 @@ func TestSidecarDies(t *testing.T) {
 				t.Errorf("the engine without its sidecar: %v", err)
 			}
 			w.equal("full", p, got)
-			_, err = generate(ctx, w.decode, front.Request{Tokens: p, MaxNew: 1, Label: "x", Mode: front.Export}, nil)
+			_, err = generate(ctx, w.decode, front.Request{Tokens: p, MaxNew: 1, Label: "x", Mode: front.Import, Manifest: &man}, nil)
 			if err == nil || !strings.Contains(err.Error(), "no sidecar") {
-				t.Errorf("export without a sidecar: %v", err)
+				t.Errorf("import without a sidecar: %v", err)
 			}
 			for _, g := range []*dev.Running{w.prefill, other} {
 				w.allFree(g, poolBlocks, poolSlots)

@@ -19,7 +19,7 @@ type arena struct {
 }
 
 func newArena(n int64) (*arena, error) {
-	fd, err := unix.MemfdCreate("baton-staging", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := unix.MemfdCreate("staging-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("%w: staging arena: %w", transfer.ErrMemory, err)
 	}
