@@ -21,8 +21,10 @@ const (
 	// depth is how many requests a connection has under way, so that the next chunk
 	// follows the last one without a round trip.
 	depth = 2
-	// maxWaiting bounds the fetches of one peer.
+	// maxWaiting bounds the fetches of one peer, and maxPeers the peers: one that starts
+	// anew has another address.
 	maxWaiting = 4096
+	maxPeers   = 256
 )
 
 // fetch is one Fetch until its end.
@@ -45,7 +47,8 @@ func (f *fetch) cancel() {
 type peer struct {
 	w       *Wire
 	addr    string
-	waiting chan *fetch
+	waiting chan *fetch   // filled under the Wire's mutex
+	left    chan struct{} // closed when nobody fetches from it any more
 
 	mu     sync.Mutex
 	lines  map[net.Conn]struct{}
@@ -60,43 +63,72 @@ func (w *Wire) Fetch(f staged.Fetching, done func(error)) (cancel func()) {
 		done(err)
 		return none
 	}
-	p, err := w.peer(f.Addr)
-	if err != nil {
-		done(err)
-		return none
-	}
 	k := &fetch{Fetching: f, into: into, finish: done}
-	select {
-	case p.waiting <- k:
-	default:
-		done(fmt.Errorf("%w: of %s", transfer.ErrFull, f.Addr))
+	if err := w.enqueue(k); err != nil {
+		done(err)
 		return none
 	}
 	return k.cancel
 }
 
-// peer is the one at an address; its connections come when they are needed.
-func (w *Wire) peer(addr string) (*peer, error) {
+// enqueue has a fetch wait for a connection of its peer. A peer that stops, or that is
+// forgotten, is told so under the same mutex, so that none waits for ever.
+func (w *Wire) enqueue(f *fetch) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped {
-		return nil, transfer.ErrClosed
+		return transfer.ErrClosed
 	}
-	p := w.peers[addr]
+	p := w.peers[f.Addr]
 	if p == nil {
-		p = &peer{w: w, addr: addr, waiting: make(chan *fetch, maxWaiting), lines: map[net.Conn]struct{}{}}
-		w.peers[addr] = p
-		for range w.cfg.Conns {
-			w.work.Go(p.run)
+		if p = w.meet(f.Addr); p == nil {
+			return fmt.Errorf("%w: %d peers have fetches or connections open, and %s is one more", transfer.ErrFull, maxPeers, f.Addr)
 		}
 	}
-	return p, nil
+	select {
+	case p.waiting <- f:
+		return nil
+	default:
+		return fmt.Errorf("%w: %d fetches wait for %s", transfer.ErrFull, maxWaiting, f.Addr)
+	}
 }
 
-// run serves one connection after the other, until Close.
+// meet makes a peer; its connections come when they are needed. When there are maxPeers, those
+// without work and connection are forgotten; nil: each has some. Caller holds mu.
+func (w *Wire) meet(addr string) *peer {
+	if len(w.peers) >= maxPeers {
+		for a, p := range w.peers {
+			if p.idle() {
+				close(p.left)
+				delete(w.peers, a)
+			}
+		}
+	}
+	if len(w.peers) >= maxPeers {
+		return nil
+	}
+	p := &peer{w: w, addr: addr, waiting: make(chan *fetch, maxWaiting), left: make(chan struct{}), lines: map[net.Conn]struct{}{}}
+	w.peers[addr] = p
+	for range w.cfg.Conns {
+		w.work.Go(p.run)
+	}
+	return p
+}
+
+// idle reports whether p has no connection, and no fetch that waits for one. Who dials
+// meanwhile for a fetch ends that, and serves the connection until it breaks.
+func (p *peer) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.lines) == 0 && len(p.waiting) == 0
+}
+
+// run serves one connection after the other, until Close, or until the peer is forgotten.
 func (p *peer) run() {
 	for {
 		select {
+		case <-p.left:
+			return
 		case <-p.w.ctx.Done():
 			p.drop(transfer.ErrClosed)
 			return

@@ -3,7 +3,10 @@ package tcp_test
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,6 +118,55 @@ func TestGarbage(t *testing.T) {
 	}
 	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("it answered %d bytes, %v", n, err)
+	}
+}
+
+// TestEveryFetchEnds: also one that Close overtakes.
+func TestEveryFetchEnds(t *testing.T) {
+	for range 20 {
+		src, dst := makes(nil, nil)(t, 2, 4096), makes(nil, nil)(t, 2, 4096)
+		if err := src.Wire.Offer(staged.Exposed{Offer: 1, Bytes: 64}); err != nil {
+			t.Fatal(err)
+		}
+		const each, callers = 50, 8
+		done := make(chan error, each*callers)
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				for range each {
+					dst.Wire.Fetch(staged.Fetching{Addr: src.Wire.Addr(), Of: src.ID, Offer: 1, Bytes: 64}, func(err error) { done <- err })
+				}
+			})
+		}
+		if err := dst.Wire.Close(); err != nil {
+			t.Fatal(err)
+		}
+		all.Wait()
+		for range each * callers {
+			if err := <-done; err != nil && !errors.Is(err, transfer.ErrClosed) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestManyPeers: a peer that starts anew again and again, at another address each time, is
+// forgotten when it is gone.
+func TestManyPeers(t *testing.T) {
+	dst := makes(nil, nil)(t, 2, 4096)
+	fetch := func(addr string) error {
+		done := make(chan error, 1)
+		dst.Wire.Fetch(staged.Fetching{Addr: addr, Of: 1, Offer: 1, Bytes: 64}, func(err error) { done <- err })
+		return <-done
+	}
+	before := runtime.NumGoroutine()
+	for i := range 600 { // nobody listens
+		if err := fetch(fmt.Sprintf("127.0.%d.%d:1", 1+i/200, 1+i%200)); !errors.Is(err, transfer.ErrPeer) {
+			t.Fatal(err)
+		}
+	}
+	if n := runtime.NumGoroutine() - before; n > 600 {
+		t.Errorf("%d goroutines more after 600 peers that are gone", n)
 	}
 }
 
