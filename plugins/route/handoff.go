@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -56,7 +57,7 @@ type following struct {
 	from  control.Cursor
 	yield func(control.Notice, error) bool
 	over  bool      // the reader has enough
-	heard time.Time // when a leader last said something
+	heard time.Time // when a leader was last there
 }
 
 // run returns nil when the reader has enough.
@@ -73,7 +74,7 @@ func (f *following) run(ctx context.Context) error {
 			return err
 		}
 		if f.from != before {
-			f.heard, wait = time.Now(), againMin
+			wait = againMin
 		}
 		if gone := time.Since(f.heard); gone > f.cfg.Patience {
 			return fmt.Errorf("group %s: nothing was heard of a leader for %v: %w", f.group, gone.Round(time.Second), orGone(err))
@@ -122,12 +123,20 @@ func (f *following) one(ctx context.Context) error {
 		<-ended
 		f.conns.give(c, err)
 	}()
-	for n, werr := range c.client.Watch(ctx, f.from) {
+	notices, err := c.client.OpenWatch(ctx, f.from)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !errs.Spoken(err) { // a leader that had nothing to tell was there all the same
+			f.heard = time.Now()
+		}
+	}()
+	for n, werr := range notices {
 		if err = werr; err != nil {
 			return err
 		}
 		f.from = n.After()
-		f.heard = time.Now()
 		if !f.yield(n, nil) {
 			f.over = true
 			return nil

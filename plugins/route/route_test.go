@@ -199,6 +199,32 @@ func TestWatchGivesUp(t *testing.T) {
 	}
 }
 
+// TestQuietLeader: patience counts from the end of a leader, however long it had nothing to tell.
+func TestQuietLeader(t *testing.T) {
+	w := newWorld(t)
+	a := w.sidecar(w.ca, "g", 1)
+	a.log.Append(control.Notice{Kind: control.Ready})
+	reg := w.register("g", 0, a.addr, 1)
+	w.shows(1)
+	long := time.Now().Add(-time.Hour)
+	f := following{Router: w.router, group: "g", heard: long}
+	f.yield = func(control.Notice, error) bool {
+		f.heard = long // it says no more
+		a.stop()
+		return true
+	}
+	if err := f.one(bounded(t)); err != nil && !errors.Is(err, handoff.ErrPeer) || !f.heard.After(long) {
+		t.Errorf("%v, heard %v", err, f.heard)
+	}
+	f.heard = long
+	if err := f.one(bounded(t)); !errors.Is(err, handoff.ErrPeer) || f.heard != long {
+		t.Errorf("after its end: %v, heard %v", err, f.heard)
+	}
+	if err := reg.Close(bounded(t)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOne(t *testing.T) {
 	w := newWorld(t)
 	s := w.sidecar(w.ca, "g", 3)

@@ -202,19 +202,38 @@ func (c *Client) Watch(ctx context.Context, from control.Cursor) iter.Seq2[contr
 	return func(yield func(control.Notice, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := c.c.Watch(ctx, &controlv1.WatchRequest{From: from.Seq, Incarnation: uint64(from.Incarnation)})
-		for err == nil {
-			var p *controlv1.WatchResponse
-			if p, err = stream.Recv(); err != nil {
-				break
-			}
+		notices, err := c.OpenWatch(ctx, from)
+		if err != nil {
+			yield(control.Notice{}, err)
+			return
+		}
+		notices(yield)
+	}
+}
+
+// OpenWatch is Watch of a sidecar that is reached: an error says that it is not. The caller
+// ends ctx.
+func (c *Client) OpenWatch(ctx context.Context, from control.Cursor) (iter.Seq2[control.Notice, error], error) {
+	stream, err := c.c.Watch(ctx, &controlv1.WatchRequest{From: from.Seq, Incarnation: uint64(from.Incarnation)})
+	if err != nil {
+		return nil, failed(ctx, err, handoff.ErrPeer)
+	}
+	return func(yield func(control.Notice, error) bool) {
+		for {
+			p, err := stream.Recv()
 			var n control.Notice
-			if n, err = control.DecodeNotice(p); err == nil && !yield(n, nil) {
+			if err == nil {
+				n, err = control.DecodeNotice(p)
+			}
+			switch {
+			case err == io.EOF:
+				return
+			case err != nil:
+				yield(control.Notice{}, failed(ctx, err, handoff.ErrPeer))
+				return
+			case !yield(n, nil):
 				return
 			}
 		}
-		if err != io.EOF {
-			yield(control.Notice{}, failed(ctx, err, handoff.ErrPeer))
-		}
-	}
+	}, nil
 }
