@@ -351,6 +351,7 @@ const (
 //
 // Reshard explains what moves between two groups.
 type ReshardClient interface {
+	// Plan tells who sends what to whom. It fails where a hand-off would.
 	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
 	// Explain renders the plan for one request.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
@@ -390,6 +391,7 @@ func (c *reshardClient) Explain(ctx context.Context, in *ExplainRequest, opts ..
 //
 // Reshard explains what moves between two groups.
 type ReshardServer interface {
+	// Plan tells who sends what to whom. It fails where a hand-off would.
 	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
 	// Explain renders the plan for one request.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
@@ -502,14 +504,22 @@ const (
 //
 // Cluster tells who is there and steers groups.
 type ClusterClient interface {
+	// Groups is the newest view.
 	Groups(ctx context.Context, in *GroupsRequest, opts ...grpc.CallOption) (*GroupsResponse, error)
 	// Watch tells the whole cluster, and again at each change; newest wins.
 	Watch(ctx context.Context, in *ClusterWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GroupsResponse], error)
 	// Describe asks a group's leader.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
+	// Lifecycle passes an action to every engine of a group. It returns when all acknowledged
+	// it, or with the first refusal.
 	Lifecycle(ctx context.Context, in *LifecycleRequest, opts ...grpc.CallOption) (*LifecycleResponse, error)
+	// SetWeightsEpoch returns when every engine of a group applied it.
 	SetWeightsEpoch(ctx context.Context, in *SetWeightsEpochRequest, opts ...grpc.CallOption) (*SetWeightsEpochResponse, error)
+	// Drain stops a group's intake, or resumes it, and tells what is left. It answers at once
+	// and is asked again until that is nothing.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Reset gives up every hand-off of a group; handoff.quiet while a copy may touch its
+	// memory: ask again.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 }
 
@@ -606,14 +616,22 @@ func (c *clusterClient) Reset(ctx context.Context, in *ResetRequest, opts ...grp
 //
 // Cluster tells who is there and steers groups.
 type ClusterServer interface {
+	// Groups is the newest view.
 	Groups(context.Context, *GroupsRequest) (*GroupsResponse, error)
 	// Watch tells the whole cluster, and again at each change; newest wins.
 	Watch(*ClusterWatchRequest, grpc.ServerStreamingServer[GroupsResponse]) error
 	// Describe asks a group's leader.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
+	// Lifecycle passes an action to every engine of a group. It returns when all acknowledged
+	// it, or with the first refusal.
 	Lifecycle(context.Context, *LifecycleRequest) (*LifecycleResponse, error)
+	// SetWeightsEpoch returns when every engine of a group applied it.
 	SetWeightsEpoch(context.Context, *SetWeightsEpochRequest) (*SetWeightsEpochResponse, error)
+	// Drain stops a group's intake, or resumes it, and tells what is left. It answers at once
+	// and is asked again until that is nothing.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Reset gives up every hand-off of a group; handoff.quiet while a copy may touch its
+	// memory: ask again.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
