@@ -81,8 +81,11 @@ func startWire(ctx context.Context, c WireConfig, spawn func(Config) (*life, err
 		return nil, fmt.Errorf("mover: wire: listen: %w", err)
 	}
 	body, err := json.Marshal(c.Setup)
-	if err != nil || len(body) > maxSetup {
-		return nil, fmt.Errorf("mover: wire: setup of %d bytes: %v", len(body), err)
+	if err != nil {
+		return nil, fmt.Errorf("mover: wire: setup: %w", err)
+	}
+	if len(body) > maxSetup {
+		return nil, fmt.Errorf("mover: wire: setup of %d bytes, at most %d: shorten its options", len(body), maxSetup)
 	}
 	l, err := spawn(Config{StartTimeout: c.StartTimeout}.withDefaults())
 	if err != nil {

@@ -197,20 +197,27 @@ func (s *Stage) Relink() {
 	s.unlink(e)
 	s.work.Go(func() {
 		out, in, err := s.links(e)
+		if err != nil {
+			s.cfg.Log.Warn("staging has no way to the engine's memory", "err", err)
+			return
+		}
+		told := make(chan struct{})
 		ok := s.post(func() {
-			if err != nil {
-				s.cfg.Log.Warn("staging has no way to the engine's memory", "err", err)
-				return
-			}
+			close(told)
 			if s.engine == e && e.out == nil {
 				e.out, e.in = out, in
 				return
 			}
 			s.unlink(&engine{out: out, in: in})
 		})
-		if !ok && err == nil {
-			_, _ = out.Close(), in.Close()
+		if ok {
+			select {
+			case <-told:
+				return
+			case <-s.ctx.Done():
+			}
 		}
+		_, _ = out.Close(), in.Close() // the stage is closed
 	})
 }
 
