@@ -98,7 +98,7 @@ func TestSamplingGoesOn(t *testing.T) {
 		src, dst := launch(t, w, config(m, "prefill", 2))[0], launch(t, w, config(m, "decode", 1))[0]
 		for name, p := range kinds() {
 			for n := 1; n <= 33; n++ { // two blocks and one token: every residue, with and without a block before
-				if short() && n%8 > 1 {
+				if short() && n%16 > 1 {
 					continue
 				}
 				req := front.Request{Tokens: prompt(n, 0, n), MaxNew: 18, Sample: p} // past the next block boundary
@@ -206,9 +206,7 @@ func TestManyAnswers(t *testing.T) {
 		if slices.Equal(first[0], first[1]) {
 			t.Errorf("%s: the answers are one", m.Name)
 		}
-		if free := pools(t, src); free.Exports != 0 {
-			t.Errorf("%s: after the last: %+v", m.Name, free)
-		}
+		comesTo(t, src, func(p front.Pool) bool { return p.Exports == 0 })
 		in := front.Request{Tokens: req.Tokens, MaxNew: 9, Mode: front.Import, Label: "five", Manifest: res.Manifest}
 		if _, _, err := answer(t, dst, in); !errors.Is(err, handoff.ErrGone) {
 			t.Errorf("%s: a fifth: %v", m.Name, err)
@@ -222,6 +220,19 @@ func pools(t testing.TB, r *engine.Rank) front.Pool {
 		t.Fatal(err)
 	}
 	return *res.Pool
+}
+
+// comesTo asks until an engine holds what it should: memory comes back with a step, of
+// which there are as many as questions.
+func comesTo(t testing.TB, r *engine.Rank, ok func(front.Pool) bool) {
+	t.Helper()
+	var p front.Pool
+	for range 1000 {
+		if p = pools(t, r); ok(p) {
+			return
+		}
+	}
+	t.Errorf("it still holds %+v", p)
 }
 
 // TestHostilePackets: a resume packet that is none fails its import with the reason, takes
@@ -258,9 +269,7 @@ func TestHostilePackets(t *testing.T) {
 	if _, _, err := answer(t, dst, in); !errors.Is(err, front.ErrRequest) {
 		t.Errorf("answer 2 of 2: %v", err)
 	}
-	if after := pools(t, dst); after != before {
-		t.Errorf("they hold %+v, before %+v", after, before)
-	}
+	comesTo(t, dst, func(p front.Pool) bool { return p == before })
 	req.Answer = 1
 	if got, _ := bring(t, dst, req, "good", res.Manifest); !same(got, wanted(t, config(m, "x", 1), req)) {
 		t.Errorf("the good one: %+v", got)
@@ -284,7 +293,7 @@ func TestContinuation(t *testing.T) {
 		w.took = map[string]handoff.Reserved{}
 		src, dst := launch(t, w, config(c.m, "prefill", 1))[0], launch(t, w, config(c.m, "decode", 2))[0]
 		for n := 1; n <= 33; n++ {
-			if short() && n%8 > 1 {
+			if short() && n%16 > 1 {
 				continue
 			}
 			req, label := front.Request{Tokens: prompt(n, 0, n), MaxNew: c.new}, fmt.Sprint(n)

@@ -33,7 +33,7 @@ var typed = [][2]model.Types{
 
 // matrix is every kind of state between cuts, and between types.
 func matrix() (all []states) {
-	for i, m := range []model.Config{model.GQA(1), model.MLA(1), model.SWA(1)} {
+	for i, m := range []model.Config{model.GQA(1), model.MLA(1), model.SWA(1), model.MTP(1)} {
 		for _, pair := range [][2]int{{1, 4}, {4, 1}, {2, 4}, {4, 2}, {4, 4}} {
 			all = append(all, states{model: m, src: pair[0], dst: pair[1]})
 		}
