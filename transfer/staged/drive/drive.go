@@ -71,7 +71,7 @@ type Config struct {
 	Patience time.Duration
 	Local    transfer.Backend
 	Region   transfer.RegionID // of the arena, among those registered with Local
-	// Group is the group of a peer: its ranks share a wire mover.
+	// Group is the group of a peer that has a session: its ranks share a wire mover.
 	Group func(transfer.PeerID) string
 	// Host is where a peer's wire movers are dialled.
 	Host func(transfer.PeerID) string

@@ -2,6 +2,7 @@ package drive_test
 
 import (
 	"errors"
+	"net"
 	"testing"
 
 	"github.com/batonkv/baton/transfer"
@@ -150,14 +151,14 @@ func TestCanceled(t *testing.T) {
 func TestSessionEnds(t *testing.T) {
 	p := newPair(t, 1)
 	p.pull(1)
-	p.src.sync(func() { p.src.stage.PeerDown(p.dst.id) })
-	p.dst.sync(func() { p.dst.stage.PeerDown(p.src.id) })
+	p.src.leaves(p.dst.id)
+	p.dst.leaves(p.src.id)
 	if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrPeer) {
 		t.Errorf("got %v", r.err)
 	}
 	p.quiet(t)
-	p.src.sync(func() { p.src.stage.PeerUp(p.dst.id) })
-	p.dst.sync(func() { p.dst.stage.PeerUp(p.src.id) })
+	p.src.meets(p.dst.id)
+	p.dst.meets(p.src.id)
 	p.pull(2)
 	if r := p.wait(t); r.err != nil {
 		t.Errorf("over the next session: %v", r.err)
@@ -182,6 +183,38 @@ func TestLostCredits(t *testing.T) {
 	})
 	p.pull(1)
 	p.dst.sync(func() { p.dst.stage.Cancel(p.job(1)) })
+	p.wait(t)
+	p.quiet(t)
+}
+
+// TestHostGone: a fetch from a host that says nothing any more, not even that it is gone,
+// costs its chunk no longer than patience, while another rank of that group stays.
+func TestHostGone(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	port := int32(silent.Addr().(*net.TCPAddr).Port)
+	p := newPair(t, 2)
+	p.src.sync(func() {
+		p.src.lose = func(m staged.Message) bool {
+			_, is := m.(staged.Offer)
+			if is {
+				p.dst.queue <- func() { p.dst.stage.FromPeer(p.src.id, m, drive.Extra{Port: port}) }
+			}
+			return is
+		}
+	})
+	p.dst.meets("prefill/1@3")
+	p.pull(1)
+	c, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p.src.leaves(p.dst.id)
+	p.dst.leaves(p.src.id)
 	p.wait(t)
 	p.quiet(t)
 }

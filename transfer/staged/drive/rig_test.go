@@ -44,14 +44,15 @@ type node struct {
 	mem   parallel.RankMemory
 	bufs  []transfertest.Buffer
 
-	queue chan func()
-	over  chan struct{}
-	held  func(grant uint64) bool // says yes to a grant; nil: always
-	from  pack.Own                // what a grant lets be packed
-	open  map[uint64]bool         // grants
-	done  chan result
-	pid   chan drive.Mover
-	lose  func(staged.Message) bool // on the way to the peer; nil: none
+	queue  chan func()
+	over   chan struct{}
+	held   func(grant uint64) bool    // says yes to a grant; nil: always
+	from   pack.Own                   // what a grant lets be packed
+	open   map[uint64]bool            // grants
+	groups map[transfer.PeerID]string // of peers that have a session
+	done   chan result
+	pid    chan drive.Mover
+	lose   func(staged.Message) bool // on the way to the peer; nil: none
 }
 
 type result struct {
@@ -74,7 +75,7 @@ func mint() uint64 {
 
 func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32) *node {
 	t.Helper()
-	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{},
+	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, groups: map[transfer.PeerID]string{},
 		done: make(chan result, 64), pid: make(chan drive.Mover, 64)}
 	var err error
 	if n.mem, err = model.Rank(cut, memory(), rank); err != nil {
@@ -92,7 +93,7 @@ func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Ran
 		}
 	}
 	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
-		Group: func(transfer.PeerID) string { return "other" }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6,
+		Group: func(p transfer.PeerID) string { return n.groups[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6,
 		Start: n.start,
 		Post: func(f func()) bool {
 			select {
@@ -151,6 +152,21 @@ func (n *node) start(ctx context.Context, group string, id staged.Incarnation, a
 	}
 	n.pid <- w
 	return w, nil
+}
+
+// meets and leaves begin and end the session to a peer, whose group is known as long.
+func (n *node) meets(p transfer.PeerID) {
+	n.sync(func() {
+		n.groups[p] = "other"
+		n.stage.PeerUp(p)
+	})
+}
+
+func (n *node) leaves(p transfer.PeerID) {
+	n.sync(func() {
+		n.stage.PeerDown(p)
+		delete(n.groups, p)
+	})
 }
 
 // sync runs f on the node's goroutine and waits.
@@ -227,8 +243,8 @@ func newPair(t testing.TB, chunks int32) *pair {
 	}
 	src.from = p.own(7, 1)
 	p.expect(t)
-	src.sync(func() { src.stage.PeerUp(dst.id) })
-	dst.sync(func() { dst.stage.PeerUp(src.id) })
+	src.meets(dst.id)
+	dst.meets(src.id)
 	return p
 }
 

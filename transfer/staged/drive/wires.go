@@ -148,10 +148,13 @@ func (s *Stage) exited(w *wire) {
 	})
 }
 
-// killWire ends a wire mover: what it has in hand does not end otherwise.
+// killWire ends a wire mover: what it has in hand does not end otherwise. The session to p
+// may have ended, and with it what is known of its group.
 func (s *Stage) killWire(p transfer.PeerID, id staged.Incarnation) {
-	if w := s.wires[s.cfg.Group(p)]; w != nil && w.id == id && w.mover != nil {
-		w.mover.Kill(fmt.Errorf("a chunk of %s does not come back", p))
+	for _, w := range s.wires {
+		if w.id == id && w.mover != nil {
+			w.mover.Kill(fmt.Errorf("a chunk of %s does not come back", p))
+		}
 	}
 }
 
