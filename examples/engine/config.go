@@ -7,8 +7,12 @@
 // allocators stay mirrored. Decisions of the sidecars are applied through the same
 // number in the same step; nobody waits inside one.
 //
-// Package model is the arithmetic, paged the allocator, tp the collectives, front the
-// caller's side.
+// Where things are: plan.go says what a step computes, preempt.go who gives memory back,
+// quiet.go what a reset waits for, roles.go which side of a hand-off is taken, decide.go
+// what the sidecars decided, draft.go how several tokens are predicted, steplog.go what is
+// told of a step. Package model is the arithmetic, paged the allocator, admission the
+// captured shapes, sample the choice of tokens, life what the group was told, tp the
+// collectives, front the caller's side.
 package engine
 
 import (

@@ -255,3 +255,50 @@ func TestShapesNeverFit(t *testing.T) {
 		t.Errorf("%d blocks are free", free)
 	}
 }
+
+// What was preempted comes back only where those that run have room to grow: it is not
+// preempted over and over.
+func TestPreemptedOnce(t *testing.T) {
+	cfg := config(model.Attention(1), "g", 1)
+	cfg.Blocks = 9
+	_, results := together(t, cfg, long(t, cfg, 30, 60, 5)...) // each ends with six blocks
+	for i, res := range results {
+		if res.Preempted > 1 {
+			t.Errorf("request %d was preempted %d times", i, res.Preempted)
+		}
+	}
+}
+
+// A prompt that is to be exported is preempted like any other: its hand-off stays announced,
+// and is the same in the end.
+func TestPreemptedExport(t *testing.T) {
+	w := newWorld(t)
+	cfg := config(model.Attention(1), "prefill", 2)
+	cfg.Blocks, cfg.Chunk = 9, 4
+	src, dst := launch(t, w, cfg)[0], launch(t, w, config(model.Attention(1), "decode", 1))[0]
+	grows := long(t, cfg, 30, 60, 1)[0] // from two blocks to six
+	grows.Mode = front.Full
+	tokens := prompt(90, 0, 7) // six blocks, and more steps than until the other wants a fourth
+	w.do("prefill", handoff.ActionPause)
+	var events []<-chan front.Event
+	for _, req := range []front.Request{grows, {Tokens: tokens, MaxNew: newTokens, Mode: front.Export, Label: "a"}} {
+		ev, err := src.Submit(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, ev)
+	}
+	freeBlocks(t, src)
+	w.do("prefill", handoff.ActionUnpause)
+	if got, res, err := drainResult(events[0]); err != nil || res.Preempted > 0 || !slices.Equal(got, reference(t, cfg, grows.Tokens, 60)) {
+		t.Errorf("what decodes: %v %+v %v", got, res, err)
+	}
+	_, res, err := drainResult(events[1])
+	if err != nil || res.Preempted != 1 || res.Manifest == nil {
+		t.Fatalf("the export: %+v %v", res, err)
+	}
+	got, _ := bring(t, dst, front.Request{Tokens: tokens, MaxNew: newTokens}, "a", res.Manifest)
+	if want := reference(t, cfg, tokens, newTokens); !slices.Equal(got.Tokens, want) {
+		t.Errorf("the hand-off: %v, want %v", got, want)
+	}
+}
