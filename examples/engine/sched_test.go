@@ -274,7 +274,7 @@ func TestPreemptedOnce(t *testing.T) {
 func TestPreemptedExport(t *testing.T) {
 	w := newWorld(t)
 	cfg := config(model.Attention(1), "prefill", 2)
-	cfg.Blocks, cfg.Chunk = 9, 4
+	cfg.Blocks, cfg.Chunk = 9, 2
 	src, dst := launch(t, w, cfg)[0], launch(t, w, config(model.Attention(1), "decode", 1))[0]
 	grows := long(t, cfg, 30, 60, 1)[0] // from two blocks to six
 	grows.Mode = front.Full
