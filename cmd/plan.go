@@ -93,7 +93,7 @@ func (f *planFlags) run(w io.Writer) error {
 	if f.block < 1 || f.block > layout.MaxRows {
 		return fmt.Errorf("%w: --block %d: want 1 to %d", planview.ErrInput, f.block, layout.MaxRows)
 	}
-	if f.tokens < 1 {
+	if f.tokens < 1 || f.tokens > planview.MaxTokens {
 		return fmt.Errorf("%w: --tokens %d: want 1 to %d", planview.ErrInput, f.tokens, planview.MaxTokens)
 	}
 	dt, err := layout.ParseDType(f.dtype)

@@ -92,12 +92,14 @@ func (d *decoder) words(n *yaml.Node) (words []string) {
 }
 
 // section is the adapter's own part, as it will read it: no anchor of the file leads out
-// of it, which could make a small file a large section.
+// of it, which could make a small file a large section. Its own keys have a line each,
+// which an adapter without a YAML library can read.
 func (d *decoder) section(n *yaml.Node) string {
 	if aliased(n) {
 		d.fault(n, "%s.config: has an alias: write it out", adapters)
 		return ""
 	}
+	n.Style &^= yaml.FlowStyle
 	b, err := yaml.Marshal(n)
 	if err != nil {
 		d.fault(n, "%s.config: %v", adapters, err)
@@ -128,9 +130,15 @@ func (f *faults) adapters(all []Adapter) {
 	}
 }
 
-// program makes a program that is named by a path relative to dir, as files are.
+// program makes a program that is named by a path relative to dir, as files are. It stays
+// a path: a word alone would be looked up in PATH.
 func (a *Adapter) program(dir string) {
-	if len(a.Command) > 0 && strings.ContainsRune(a.Command[0], filepath.Separator) && !filepath.IsAbs(a.Command[0]) {
-		a.Command[0] = filepath.Join(dir, a.Command[0])
+	if len(a.Command) == 0 || !strings.ContainsRune(a.Command[0], filepath.Separator) || filepath.IsAbs(a.Command[0]) {
+		return
 	}
+	p := filepath.Join(dir, a.Command[0])
+	if !filepath.IsAbs(p) {
+		p = "." + string(filepath.Separator) + p
+	}
+	a.Command[0] = p
 }

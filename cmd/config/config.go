@@ -134,6 +134,9 @@ func (c Sidecar) Check() error {
 	if c.Advertise == "" && wildcard(c.Listen) {
 		f.add("advertise", "is empty and listen, %q, is every address of the host: name the host:port that others dial", c.Listen)
 	}
+	if c.Advertise != "" && wildcard(c.Advertise) {
+		f.add("advertise", "%q: nobody can dial every address: name one of this host, such as 10.0.0.7:7070", c.Advertise)
+	}
 	switch {
 	case c.RunDir == "":
 		f.add("run-dir", "is empty: name a directory for the sockets")

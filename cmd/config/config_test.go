@@ -225,6 +225,7 @@ func TestCheckAddresses(t *testing.T) {
 		{"--listen=[::]:7400", "advertise: is empty"},
 		{"--listen=:7400", "advertise: is empty"},
 		{"--listen=0.0.0.0:7400 --advertise=h:7400", ""},
+		{"--advertise=0.0.0.0:7400", "advertise: \"0.0.0.0:7400\": nobody can dial"},
 		{"--listen=10.0.0.1:0", ""},
 		{"--run-dir=run/baton", `run-dir: "run/baton": want an absolute path`},
 		{"--rank=1023", ""},
@@ -339,10 +340,14 @@ adapters:
 		t.Fatal(err)
 	}
 	dir := filepath.Dir(c.TLS.CA)
-	want := []Adapter{{Name: "a", BuiltIn: "webhook", Section: "{url: \"http://x\", n: [1, 2]}\n"}, {Name: "b", Command: []string{filepath.Join(dir, "bin/mine"), "rel/arg"}},
+	want := []Adapter{{Name: "a", BuiltIn: "webhook", Section: "url: \"http://x\"\nn: [1, 2]\n"}, {Name: "b", Command: []string{filepath.Join(dir, "bin/mine"), "rel/arg"}},
 		{Name: "c", Command: []string{"mine"}, Section: "# kept\ndeep: {er: \"\"}\n"}}
 	if !reflect.DeepEqual(c.Adapters, want) {
 		t.Errorf("%+q\nwant %+q", c.Adapters, want)
+	}
+	beside := Adapter{Command: []string{"./mine"}}
+	if beside.program("."); beside.Command[0] != "./mine" {
+		t.Errorf("a program beside the file becomes %q, which PATH decides", beside.Command[0])
 	}
 	for _, bad := range []struct{ list, want string }{
 		{"{name: A, command: [x]}", `adapters.name: "A": want 1 to 63`},

@@ -353,8 +353,8 @@ func (c *Cluster) rosters(ctx context.Context) error {
 	return nil
 }
 
-// Close stops engines, then sidecars (each stops its mover), then the servers, and
-// removes the run directory.
+// Close stops engines (rank 0 first, which tells the others), then sidecars (each stops
+// its mover), then the servers, and removes the run directory.
 func (c *Cluster) Close() error {
 	for _, g := range c.Groups {
 		if g.Leader != nil {
@@ -363,16 +363,20 @@ func (c *Cluster) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	var engines, sidecars []*lifeline.Child
+	var leaders, engines, sidecars []*lifeline.Child
 	c.mu.Lock()
 	c.closing = true
 	started := c.started
 	for _, g := range c.Groups {
-		for _, k := range g.Ranks {
+		for n, k := range g.Ranks {
+			if n == 0 {
+				leaders = append(leaders, k.engine)
+			}
 			engines, sidecars = append(engines, k.engine), append(sidecars, k.sidecar)
 		}
 	}
 	c.mu.Unlock()
+	stopAll(ctx, leaders)
 	stopAll(ctx, engines)
 	stopAll(ctx, sidecars)
 	stopAll(ctx, started) // what never got a rank
@@ -381,14 +385,4 @@ func (c *Cluster) Close() error {
 		c.Servers.Stop()
 	}
 	return os.RemoveAll(c.Dir)
-}
-
-func stopAll(ctx context.Context, cs []*lifeline.Child) {
-	var wg sync.WaitGroup
-	for _, c := range cs {
-		if c != nil {
-			wg.Go(func() { c.Stop(ctx) })
-		}
-	}
-	wg.Wait()
 }

@@ -1,10 +1,12 @@
 package dev
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -156,4 +158,15 @@ func (g Group) split() (args []string) {
 		args = append(args, "--layers", strconv.Itoa(n))
 	}
 	return args
+}
+
+// stopAll stops them side by side, and returns when all have ended.
+func stopAll(ctx context.Context, cs []*lifeline.Child) {
+	var wg sync.WaitGroup
+	for _, c := range cs {
+		if c != nil {
+			wg.Go(func() { c.Stop(ctx) })
+		}
+	}
+	wg.Wait()
 }

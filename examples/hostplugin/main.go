@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -40,6 +41,9 @@ func bring(ctx context.Context, prefill, decode, prompt string, plugin []string)
 		if n.Kind == control.Exported {
 			in.Label, in.Manifest = n.Label, *n.Manifest
 			got, err := h.Handoff().Import(ctx, decode, in)
+			if errors.Is(err, handoff.ErrGone) {
+				continue // the Watch begins with what the leader keeps of the past
+			}
 			if err == nil {
 				fmt.Printf("%s went from %s to %s: %d bytes\n", n.Label, prefill, decode, got.Bytes)
 			}

@@ -52,7 +52,7 @@ func Listen(cfg Config, h Handler, extra ...func(*grpc.Server)) (*Server, error)
 	cfg = cfg.withDefaults()
 	lis, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("%w: listen: %w", ErrConfig, err)
+		return nil, fmt.Errorf("%w: listen: %w: choose another address, or port 0", ErrConfig, err)
 	}
 	s := &Server{cfg: cfg, h: h, lis: lis, client: credentials.NewTLS(cfg.Client),
 		sessions: make(map[*Session]struct{}), counts: make(map[string]uint64)}

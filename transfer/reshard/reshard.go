@@ -37,7 +37,7 @@ func (e *UncoveredError) Error() string {
 	if len(e.Sources) == 0 {
 		return s + "no source rank holds any of the state: state the shards of every source rank"
 	}
-	return s + fmt.Sprintf("none of the source ranks %v… holds it: state the shards of every source rank", e.Sources)
+	return s + fmt.Sprintf("no source rank holds it, of those that hold other parts %v: state the shards of every source rank", e.Sources)
 }
 
 func (e *UncoveredError) Unwrap() error { return ErrUncovered }
