@@ -42,7 +42,8 @@ type Handoff interface {
 	// again.
 	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
 	// Watch yields what happens in group from a cursor on, until ctx ends. It goes on over
-	// a restart of the leader, and yields a control.Gap when anything may have been missed.
+	// a restart of the leader, unless none is there for a minute, and yields a control.Gap
+	// when anything may have been missed.
 	// A non-nil error is the last item: watch again from the cursor after the last notice.
 	Watch(ctx context.Context, group string, from control.Cursor) iter.Seq2[control.Notice, error]
 }
