@@ -40,6 +40,7 @@ func crossings() (all []crossing) {
 			all = append(all, crossing{m, pair[0], pair[1]})
 		}
 	}
+	all = append(all, crossing{model.HybridMoE(1).WithDrafts(2), model.Split{TP: 2, PP: 2, EP: 2}, model.Split{PP: 3, Layers: []int{2, 1, 2}}})
 	if short() {
 		return []crossing{all[0], all[5], all[15], all[21]}
 	}
