@@ -230,7 +230,7 @@ func (s *stage) pack(f staged.Pack) {
 	}
 	l := w.loads[f.Stamp.Job]
 	took := w.between(100*time.Microsecond, 3*time.Millisecond)
-	if w.chance(w.temper.packs) || s.slow {
+	if w.chance(w.temper.packs) || s.slow && !w.calm {
 		s.slow = false
 		w.hit(SlowPack)
 		took = w.between(3*time.Millisecond, w.temper.pack)
