@@ -166,6 +166,9 @@ func TestRetriedImport(t *testing.T) {
 	if r := w.ended(c); !errors.Is(r.Err, handoff.ErrGone) || len(d.eng.admitted) != 1 {
 		t.Fatalf("%v, %d admits", r.Err, len(d.eng.admitted))
 	}
+	if o, ok := d.m.Get(man.ID); !ok || o.Err != nil {
+		t.Errorf("what the first call did is not told any more: %v", o.Err)
+	}
 }
 
 // One pin serves as many imports as the export says.

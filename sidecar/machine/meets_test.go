@@ -60,7 +60,7 @@ func TestMeetsFollowsStep(t *testing.T) {
 		}
 	}
 	for _, name := range slices.Concat(marked(own, "event", ""), marked(msgs, "fromEngine", "handoff."), marked(msgs, "peerMessage", "handoff.")) {
-		if !step[name] {
+		if !step[name] && !strings.HasPrefix(name, "handoff.Staged") { // those go to the stage (sidecar/loop)
 			t.Errorf("%s is declared, and Step has no case for it", name)
 		}
 	}

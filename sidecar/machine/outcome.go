@@ -197,17 +197,25 @@ func (m *Machine) abortImport(id handoff.ID, why error) error {
 	return fmt.Errorf("%w: no import of %v is under way", handoff.ErrUnknown, id)
 }
 
-// Get tells of an import that runs or ended not long ago.
+// Get tells of an import that runs or ended not long ago: of several, the newest that was
+// admitted, since one that is asked for again after that finds its source gone.
 func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
 	for _, i := range m.lead.imports {
 		if i.ID() == id {
 			return m.outcome(i), true
 		}
 	}
-	for n := len(m.lead.done) - 1; n >= 0; n-- {
-		if m.lead.done[n].ID == id {
-			return m.lead.done[n], true
+	last := -1
+	for n, o := range slices.Backward(m.lead.done) {
+		if o.ID == id && o.Err == nil {
+			return o, true
 		}
+		if o.ID == id && last < 0 {
+			last = n
+		}
+	}
+	if last >= 0 {
+		return m.lead.done[last], true
 	}
 	if s := m.lead.sources[id]; s != nil {
 		return m.sourceOutcome(s), true
