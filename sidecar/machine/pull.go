@@ -141,7 +141,9 @@ func (m *Machine) geometry(p handoff.Member, g handoff.Geometry) {
 			m.forgetGeometries()
 		}
 		d := geometryDigest(g)
-		m.sources[d] = &sourceGroup{geometry: g, digest: d}
+		if m.sources[d] == nil { // else a new leader passes on what imports here still read by
+			m.sources[d] = &sourceGroup{geometry: g, digest: d}
+		}
 		return
 	}
 	if s := m.lead.groups[p]; m.leads() && s != nil && g.Group == p.Group && len(g.Members) > 0 && g.Members[0] == p {

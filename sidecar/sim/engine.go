@@ -274,7 +274,9 @@ func (e *engine) hear(c *conn, msg handoff.ToEngine) {
 	case handoff.Imported:
 		e.answered(m.Label)
 	case handoff.Failed:
-		if !e.answered(m.Label) && !errors.Is(m.Err, handoff.ErrGone) { // of what is gone, Free is on its way
+		// What is SourceSafe answers an import or an announcement, and never an export, as the
+		// client knows; of what is gone, Free is on its way.
+		if !e.answered(m.Label) && !m.SourceSafe && !errors.Is(m.Err, handoff.ErrGone) {
 			e.letGo = append(e.letGo, m.Label)
 			g.kick()
 		}
