@@ -171,6 +171,40 @@ func TestRetriedImport(t *testing.T) {
 	}
 }
 
+// An import that failed and drains hides neither the next one of its hand-off nor its end.
+func TestRetriedWhileDraining(t *testing.T) {
+	w := pair(t, 2, 2)
+	d := w.at("d", 0)
+	man := w.export("p", "r1", 40)
+	w.onPull = func(n *node, _ Pull) error {
+		if n.self.Rank == 0 {
+			return errors.New("boom")
+		}
+		return errStuck
+	}
+	a := w.importStart("d", man)
+	w.run()
+	if o, ok := d.m.Get(man.ID); !errors.Is(w.ended(a).Err, handoff.ErrTransfer) || !ok || !errors.Is(o.Err, handoff.ErrTransfer) || o.State != handoff.Draining {
+		t.Fatalf("%v, Get: %+v", w.ended(a).Err, o)
+	}
+	w.onPull, w.drop = nil, dropType[handoff.Opened]
+	b := w.importStart("d", man)
+	w.run()
+	if o, ok := d.m.Get(man.ID); !ok || o.Err != nil || o.State != handoff.Opening {
+		t.Errorf("Get of the one that goes on: %+v", o)
+	}
+	w.drop = nil
+	d.step(Abort{Call: 99, ID: man.ID})
+	c := w.importStart("d", man)
+	w.run()
+	if len(d.m.lead.imports) != 1 || !errors.Is(w.ended(b).Err, handoff.ErrAborted) || w.ended(c).Err != nil {
+		t.Fatalf("%d imports left, %v, %v", len(d.m.lead.imports), w.ended(b).Err, w.ended(c).Err)
+	}
+	if o, ok := d.m.Get(man.ID); !ok || o.Err != nil || o.State != handoff.Finished {
+		t.Errorf("Get of the one that was admitted: %+v", o)
+	}
+}
+
 // One pin serves as many imports as the export says.
 func TestTwoCopies(t *testing.T) {
 	w := pair(t, 2, 1)

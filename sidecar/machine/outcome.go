@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -197,25 +198,32 @@ func (m *Machine) abortImport(id handoff.ID, why error) error {
 	return fmt.Errorf("%w: no import of %v is under way", handoff.ErrUnknown, id)
 }
 
-// Get tells of an import that runs or ended not long ago: of several, the newest that was
-// admitted, since one that is asked for again after that finds its source gone.
+// Get tells of an import that runs or ended not long ago. A hand-off that was asked for again
+// has several: it is one that goes on, else the newest that was admitted, since a later one finds
+// its source gone; else one that failed. What failed and drains hides neither.
 func (m *Machine) Get(id handoff.ID) (Outcome, bool) {
-	for _, i := range m.lead.imports {
-		if i.ID() == id {
-			return m.outcome(i), true
+	var failed *Outcome
+	for _, i := range slices.Backward(m.lead.imports) {
+		if i.ID() != id {
+			continue
 		}
-	}
-	last := -1
-	for n, o := range slices.Backward(m.lead.done) {
-		if o.ID == id && o.Err == nil {
+		o := m.outcome(i)
+		if o.Err == nil {
 			return o, true
 		}
-		if o.ID == id && last < 0 {
-			last = n
-		}
+		failed = cmp.Or(failed, &o)
 	}
-	if last >= 0 {
-		return m.lead.done[last], true
+	for _, o := range slices.Backward(m.lead.done) {
+		if o.ID != id {
+			continue
+		}
+		if o.Err == nil {
+			return o, true
+		}
+		failed = cmp.Or(failed, &o)
+	}
+	if failed != nil {
+		return *failed, true
 	}
 	if s := m.lead.sources[id]; s != nil {
 		return m.sourceOutcome(s), true
