@@ -74,6 +74,8 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 		if pin, ok := n.pins[m.Check.Pin]; m.Held && (!ok || !pin.held()) {
 			w.fail("%v says that pin %d of %q is held, and its memory is not", n.self, m.Check.Pin, pin.label)
 		}
+	case handoff.Landed:
+		n.checkLanded(m)
 	case handoff.DoneAck:
 		if m.Status == handoff.Taken {
 			n.checkTaken(m.ID)
@@ -99,6 +101,29 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 		if m.Kind == handoff.Free && n.side == n {
 			n.g.freed[m.Label] = m.N
 		}
+	}
+}
+
+// checkLanded: a rank lands nothing of which it heard that a pin was not held.
+func (n *sidecar) checkLanded(m handoff.Landed) {
+	c := claim{id: m.ID, attempt: m.Attempt}
+	switch held, asked := n.held[c]; {
+	case !m.OK:
+	case asked && !held:
+		n.w.fail("%v says that attempt %d of %v landed, and heard before that a pin was not held", n.self, m.Attempt, m.ID)
+	default:
+		n.proves(c, true)
+	}
+}
+
+// proves notes what a rank heard of a claim's pins before it landed: the first refusal, or
+// the landing, stands.
+func (n *sidecar) proves(c claim, held bool) {
+	if n.held == nil {
+		n.held = map[claim]bool{}
+	}
+	if _, stands := n.held[c]; !stands {
+		n.held[c] = held
 	}
 }
 

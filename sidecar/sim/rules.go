@@ -60,6 +60,9 @@ func (n *sidecar) heard(f machine.FromPeer) {
 		n.note(m.ID, f.Peer, m)
 	case handoff.Checked:
 		n.note(m.Check.ID, f.Peer, m)
+		if !m.Held {
+			n.proves(claim{id: m.Check.ID, attempt: m.Check.Attempt}, false)
+		}
 	case handoff.Roster:
 		n.joined(f.Peer)
 	case handoff.Withdraw:

@@ -39,6 +39,7 @@ type sidecar struct {
 	joins    map[handoff.Member]handoff.Join // what its ranks stated since the group stood last
 	roster   []handoff.Member                // of its group, as it said
 	answers  map[handoff.ID][]answer         // that it heard
+	held     map[claim]bool                  // landed: true; a pin was not held before that: false
 	stage    *stage                          // nil: it has staged nothing
 	late     *lateWords                      // of a leader that died
 	landed   handoff.Landed                  // that was pinched last

@@ -124,17 +124,17 @@ func TestGarbage(t *testing.T) {
 // TestEveryFetchEnds: also one that Close overtakes.
 func TestEveryFetchEnds(t *testing.T) {
 	for range 20 {
-		src, dst := makes(nil, nil)(t, 2, 4096), makes(nil, nil)(t, 2, 4096)
+		const each, callers = 50, 8
+		src, dst := makes(nil, nil)(t, 2, 4096), makes(nil, nil)(t, each*callers, 4096)
 		if err := src.Wire.Offer(staged.Exposed{Offer: 1, Bytes: 64}); err != nil {
 			t.Fatal(err)
 		}
-		const each, callers = 50, 8
 		done := make(chan error, each*callers)
 		var all sync.WaitGroup
-		for range callers {
+		for caller := range int32(callers) {
 			all.Go(func() {
-				for range each {
-					dst.Wire.Fetch(staged.Fetching{Addr: src.Wire.Addr(), Of: src.ID, Offer: 1, Bytes: 64}, func(err error) { done <- err })
+				for i := range int32(each) { // no chunk is fetched into twice at once
+					dst.Wire.Fetch(staged.Fetching{Addr: src.Wire.Addr(), Of: src.ID, Offer: 1, Chunk: caller*each + i, Bytes: 64}, func(err error) { done <- err })
 				}
 			})
 		}

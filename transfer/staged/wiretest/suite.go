@@ -189,14 +189,15 @@ func peerEnds(t *testing.T, mk Make) {
 	if err := fetch(t, dst.Wire, f); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 16)
-	for range 16 {
+	done := make(chan error, chunks)
+	for i := range int32(chunks) {
+		f.Chunk = i
 		dst.Wire.Fetch(f, func(err error) { done <- err })
 	}
 	if err := src.Wire.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for range 16 { // each before or after the end
+	for range chunks { // each before or after the end
 		if err := wait(t, done); err != nil && !errors.Is(err, transfer.ErrPeer) {
 			t.Error(err)
 		}
@@ -211,22 +212,23 @@ func closes(t *testing.T, mk Make) {
 	src, dst := pair(t, mk)
 	offer(t, src, staged.Exposed{Offer: 1, Chunk: 2, Bytes: chunk})
 	f := staged.Fetching{Addr: src.Wire.Addr(), Of: src.ID, Offer: 1, Chunk: 0, Bytes: chunk}
-	done := make(chan error, 16)
+	done := make(chan error, chunks)
 	var cancels []func()
-	for range 16 {
+	for i := range int32(chunks) {
+		f.Chunk = i
 		cancels = append(cancels, dst.Wire.Fetch(f, func(err error) { done <- err }))
 	}
-	for _, c := range cancels[8:] {
+	for _, c := range cancels[chunks/2:] {
 		c()
 		c() // twice is once
 	}
 	if err := dst.Wire.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if len(done) != 16 {
-		t.Fatalf("%d of 16 fetches had ended when Close returned", len(done))
+	if len(done) != chunks {
+		t.Fatalf("%d of %d fetches had ended when Close returned", len(done), chunks)
 	}
-	for range 16 {
+	for range chunks {
 		if err := <-done; err != nil && !errors.Is(err, transfer.ErrClosed) && !errors.Is(err, transfer.ErrCanceled) {
 			t.Error(err)
 		}
