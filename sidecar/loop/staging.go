@@ -153,7 +153,7 @@ func (g *staging) Done(j staged.Job, bytes int64, err error) {
 	delete(g.pulls, j)
 	delete(g.s.tickets, ticket)
 	g.s.cfg.Metrics.Moved(g.cfg.Transport, bytes)
-	g.s.step(machine.PullDone{Ticket: ticket, Bytes: bytes, Err: err})
+	g.s.local = append(g.s.local, machine.PullDone{Ticket: ticket, Bytes: bytes, Err: err})
 }
 
 // AskGrant implements drive.Owner: it is the answer to the StagedWant in hand.

@@ -39,7 +39,7 @@ const inlineBytes = 256 << 10
 
 // server is the mover's half of one socket pair.
 type server struct {
-	conn   *net.UnixConn
+	voice
 	copier transfer.Copier
 	local  bool  // in one process with the sidecar, so that Local memory means something
 	inline int64 // bytes up to which the reading goroutine copies by itself
@@ -49,9 +49,6 @@ type server struct {
 	links   map[uint32]*served
 	regions map[transfer.RegionID]transfer.Region
 	job     lower.Job // tables are reused
-
-	wmu sync.Mutex
-	out []byte // under wmu
 
 	tmu   sync.Mutex
 	pulls map[uint64]transfer.Ticket // under tmu: open, for cancel
@@ -69,11 +66,31 @@ type slot struct {
 }
 
 func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop, orphaned <-chan struct{}) error {
-	s := &server{conn: conn, copier: c, local: local, links: map[uint32]*served{},
+	s := &server{voice: voice{conn: conn}, copier: c, local: local, links: map[uint32]*served{},
 		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{}}
 	if !local { // tests hold copies, and expect other requests to be answered meanwhile
 		s.inline = inlineBytes
 	}
+	return s.attend(stop, orphaned, func() error {
+		err := s.loop()
+		if s.b != nil {
+			s.b.Drain()
+			err = errors.Join(err, s.b.Close(context.Background())) // as long as the copy takes
+		}
+		return err
+	})
+}
+
+// voice is a mover's end of the socket pair.
+type voice struct {
+	conn *net.UnixConn
+	wmu  sync.Mutex
+	out  []byte // under wmu
+}
+
+// attend says hello and serves, whose reads end when stop or orphaned do. It closes the
+// connection.
+func (v *voice) attend(stop, orphaned <-chan struct{}, serve func() error) error {
 	ended := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -83,20 +100,29 @@ func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop, orphaned <-c
 		case <-ended:
 			return
 		}
-		_ = conn.CloseRead() // ends the loop below and leaves answers a way out
+		_ = v.conn.CloseRead() // leaves answers a way out
 	})
-	err := s.write(&frame{kind: kindHello})
+	err := v.write(&frame{kind: kindHello})
 	if err == nil {
-		err = s.loop()
-	}
-	if s.b != nil {
-		s.b.Drain()
-		err = errors.Join(err, s.b.Close(context.Background())) // as long as the copy takes
+		err = serve()
 	}
 	close(ended)
 	watch.Wait()
-	conn.Close()
+	v.conn.Close()
 	return err
+}
+
+func (v *voice) write(f *frame) (err error) {
+	v.wmu.Lock()
+	defer v.wmu.Unlock()
+	v.out, err = writeFrame(v.conn, v.out, f)
+	return err
+}
+
+// answer answers a request. A sidecar that is gone is noticed by the reader.
+func (v *voice) answer(id uint64, n int64, err error) error {
+	_ = v.write(&frame{kind: kindAnswer, id: id, body: answer{n, err}.append(nil)})
+	return nil
 }
 
 // loop handles frames until the other end is gone, which is no error.
@@ -158,19 +184,6 @@ func (s *server) configure(f *frame) error {
 	}
 	s.b, err = direct.New(direct.Config{Copier: s.copier, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline})
 	return err
-}
-
-func (s *server) write(f *frame) (err error) {
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	s.out, err = writeFrame(s.conn, s.out, f)
-	return err
-}
-
-// answer answers a request. A sidecar that is gone is noticed by the reader.
-func (s *server) answer(id uint64, n int64, err error) error {
-	_ = s.write(&frame{kind: kindAnswer, id: id, body: answer{n, err}.append(nil)})
-	return nil
 }
 
 // reachable refuses addresses of another process.

@@ -126,7 +126,7 @@ func (w *Wire) Offer(o staged.Exposed) error {
 	return <-done
 }
 
-// Expose is Offer with its answer told later, in order.
+// Expose is Offer with its answer told later, in order, by another goroutine.
 func (w *Wire) Expose(o staged.Exposed, done func(error)) {
 	w.submit(frame{kind: kindOffer, body: appendChunk(nil, o.Offer, o.Chunk, o.Bytes)}, done)
 }
@@ -156,7 +156,7 @@ func (w *Wire) submit(f frame, done func(error)) (id uint64) {
 	w.l.mu.Lock()
 	if err := w.l.room(); err != nil {
 		w.l.mu.Unlock()
-		done(err)
+		go done(err) // the caller may hold what done waits for
 		return 0
 	}
 	defer w.l.mu.Unlock()

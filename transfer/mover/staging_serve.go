@@ -33,12 +33,9 @@ func ServeWire(ctx context.Context, fd int, open OpenWire) error {
 
 // wireServer is the wire mover's half of one socket pair.
 type wireServer struct {
-	conn *net.UnixConn
+	voice
 	open OpenWire
 	wire staged.Wire // nil before kindSetup; of the reading goroutine
-
-	wmu sync.Mutex
-	out []byte // under wmu
 
 	mu      sync.Mutex
 	cancels map[uint64]func() // under mu: of fetches that are open
@@ -46,26 +43,8 @@ type wireServer struct {
 }
 
 func serveWire(conn *net.UnixConn, open OpenWire, stop, orphaned <-chan struct{}) error {
-	s := &wireServer{conn: conn, open: open, cancels: map[uint64]func(){}, ended: map[uint64]bool{}}
-	over := make(chan struct{})
-	var watch sync.WaitGroup
-	watch.Go(func() {
-		select {
-		case <-stop:
-		case <-orphaned:
-		case <-over:
-			return
-		}
-		_ = conn.CloseRead()
-	})
-	err := s.write(&frame{kind: kindHello})
-	if err == nil {
-		err = s.loop()
-	}
-	close(over)
-	watch.Wait()
-	conn.Close()
-	return err
+	s := &wireServer{voice: voice{conn: conn}, open: open, cancels: map[uint64]func(){}, ended: map[uint64]bool{}}
+	return s.attend(stop, orphaned, s.loop)
 }
 
 // loop handles frames until the other end is gone. The arena is mapped for as long.
@@ -81,7 +60,7 @@ func (s *wireServer) loop() (err error) {
 	if err == nil {
 		port, err = portOf(s.wire.Addr())
 	}
-	s.answer(f.id, port, err)
+	_ = s.answer(f.id, port, err)
 	if err != nil {
 		return err
 	}
@@ -138,7 +117,7 @@ func (s *wireServer) handle(f *frame) error {
 	case kindOffer:
 		o := r.exposed()
 		if r.end() == nil {
-			s.answer(f.id, 0, s.wire.Offer(o))
+			_ = s.answer(f.id, 0, s.wire.Offer(o))
 		}
 	case kindWithdraw:
 		s.wire.Withdraw(f.id)
@@ -170,7 +149,7 @@ func (s *wireServer) fetch(id uint64, g staged.Fetching) {
 			s.ended[id] = true
 		}
 		s.mu.Unlock()
-		s.answer(id, g.Bytes, err)
+		_ = s.answer(id, g.Bytes, err)
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,16 +158,4 @@ func (s *wireServer) fetch(id uint64, g staged.Fetching) {
 		return
 	}
 	s.cancels[id] = cancel
-}
-
-func (s *wireServer) write(f *frame) (err error) {
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	s.out, err = writeFrame(s.conn, s.out, f)
-	return err
-}
-
-// answer answers a request. A sidecar that is gone is noticed by the reader.
-func (s *wireServer) answer(id uint64, n int64, err error) {
-	_ = s.write(&frame{kind: kindAnswer, id: id, body: answer{n, err}.append(nil)})
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonkv/baton/internal/need"
 	"github.com/batonkv/baton/internal/walk"
 )
 
@@ -174,7 +175,7 @@ func TestWalk(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			if racing || c.long && os.Getenv("BATON_WALK") != "long" {
-				t.Skip("BATON_WALK is not long, or the race detector is on")
+				need.Skip(t, "walks", "BATON_WALK is not long, or the race detector is on")
 			}
 			c.set.srcs, c.set.dsts = max(c.set.srcs, 1), max(c.set.dsts, 1)
 			limit := c.cut

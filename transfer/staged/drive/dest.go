@@ -12,7 +12,7 @@ import (
 // fetch brings a chunk from the peer's arena.
 func (s *Stage) fetch(f staged.Fetch) {
 	if err := s.fetchInto(f); err != nil {
-		s.later(func() { s.step(staged.FetchDone{Ticket: f.Ticket, Why: reason(err)}, dest) })
+		s.step(staged.FetchDone{Ticket: f.Ticket, Why: reason(err)}, dest)
 	}
 }
 
@@ -32,7 +32,7 @@ func (s *Stage) fetchInto(f staged.Fetch) error {
 	}
 	s.fetches[f.Ticket] = w.mover.Fetch(staged.Fetching{Addr: net.JoinHostPort(host, strconv.Itoa(int(at.port))), Of: f.Of,
 		Offer: f.Stamp.Offer, Chunk: s.in(f.Chunk), Bytes: n}, func(err error) {
-		s.later(func() {
+		s.post(func() {
 			delete(s.fetches, f.Ticket)
 			if err != nil {
 				s.cfg.Log.Debug("fetch failed", "peer", f.Peer, "err", err)
@@ -47,7 +47,7 @@ func (s *Stage) fetchInto(f staged.Fetch) error {
 func (s *Stage) unpack(f staged.Unpack) {
 	if err := s.unpackFrom(f); err != nil {
 		s.cfg.Log.Warn("a staged chunk was not unpacked", "chunk", f.Stamp.Seq, "err", err)
-		s.later(func() { s.step(staged.UnpackDone{Ticket: f.Ticket, Why: reason(err)}, dest) })
+		s.step(staged.UnpackDone{Ticket: f.Ticket, Why: reason(err)}, dest)
 	}
 }
 

@@ -27,7 +27,8 @@ const ChunkBytes = 1 << 20
 // Mover is a wire mover; *mover.Wire is one.
 type Mover interface {
 	staged.Wire
-	// Expose is Offer with its answer told later.
+	// Expose is Offer with its answer told later. Ends of Expose and Fetch are told in order,
+	// by another goroutine than the caller's.
 	Expose(o staged.Exposed, done func(error))
 	Kill(why error)
 	// Exited closes when the exit was seen and every fetch is done; Why is how it went.
@@ -43,7 +44,7 @@ type Owner interface {
 	// AskGrant asks for leave to pack; Granted or Refused answers later.
 	AskGrant(grant uint64, p transfer.PeerID, j staged.Job, pin staged.Pin)
 	EndGrant(grant uint64)
-	// Done ends a Pull: nothing touches engine memory for it any more.
+	// Done ends a Pull: nothing touches engine memory for it any more. Pull may call it.
 	Done(j staged.Job, bytes int64, err error)
 	// Refused counts a message that was not acted on.
 	Refused(p transfer.PeerID, m staged.Message, why staged.Refusal)
@@ -236,7 +237,7 @@ func (s *Stage) FromPeer(p transfer.PeerID, m staged.Message, x Extra) {
 // peer's rank, To this one's.
 func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own) {
 	if err := s.begin(p, j, pin, plan, own); err != nil {
-		s.later(func() { s.cfg.Owner.Done(j, 0, err) })
+		s.cfg.Owner.Done(j, 0, err)
 	}
 }
 
@@ -275,6 +276,3 @@ func (s *Stage) post(f func()) bool {
 		}
 	})
 }
-
-// later is post from the owner's own goroutine, where it must not wait.
-func (s *Stage) later(f func()) { s.work.Go(func() { s.post(f) }) }

@@ -106,9 +106,8 @@ func (s *Stage) Revoked(grant uint64) { s.step(staged.Revoked{Grant: grant}, sou
 
 // pack copies a chunk out of engine memory, between its stamps.
 func (s *Stage) pack(f staged.Pack) {
-	err := s.packInto(f)
-	if err != nil {
-		s.later(func() { s.step(staged.PackDone{Ticket: f.Ticket, Why: reason(err)}, source) })
+	if err := s.packInto(f); err != nil {
+		s.step(staged.PackDone{Ticket: f.Ticket, Why: reason(err)}, source)
 	}
 }
 
@@ -172,7 +171,7 @@ func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
 	}
 	s.offers[m.Offer] = p
 	w.mover.Expose(staged.Exposed{Offer: m.Offer, Chunk: m.Chunk, Bytes: n}, func(err error) {
-		s.later(func() {
+		s.post(func() {
 			switch _, still := s.offers[m.Offer]; {
 			case err != nil:
 				w.mover.Kill(err)

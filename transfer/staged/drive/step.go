@@ -52,14 +52,6 @@ type toDest struct{ staged.DestEvent }
 
 func (s *Stage) sourceEffect(f staged.SourceEffect) {
 	switch f := f.(type) {
-	case staged.Send:
-		s.send(f)
-	case staged.KillWire:
-		s.killWire(f.Peer, f.Wire)
-	case staged.Await:
-		s.await(f.Ticket, source)
-	case staged.Refuse:
-		s.cfg.Owner.Refused(f.Peer, f.Msg, f.Why)
 	case staged.AskGrant:
 		if k := s.wanted; k != nil && k.job == f.Job { // it is taken
 			s.serves[f.Job], s.grants[f.Grant] = k, k
@@ -72,19 +64,13 @@ func (s *Stage) sourceEffect(f staged.SourceEffect) {
 		s.pack(f)
 	case staged.Served:
 		delete(s.serves, f.Job)
+	default:
+		s.either(f, source)
 	}
 }
 
 func (s *Stage) destEffect(f staged.DestEffect) {
 	switch f := f.(type) {
-	case staged.Send:
-		s.send(f)
-	case staged.KillWire:
-		s.killWire(f.Peer, f.Wire)
-	case staged.Await:
-		s.await(f.Ticket, dest)
-	case staged.Refuse:
-		s.cfg.Owner.Refused(f.Peer, f.Msg, f.Why)
 	case staged.Fetch:
 		s.fetch(f)
 	case staged.CancelFetch:
@@ -101,8 +87,24 @@ func (s *Stage) destEffect(f staged.DestEffect) {
 		k := s.pulls[f.Job]
 		delete(s.pulls, f.Job)
 		if k != nil {
-			s.later(func() { s.cfg.Owner.Done(f.Job, k.moved, f.Why.Err()) })
+			s.cfg.Owner.Done(f.Job, k.moved, f.Why.Err())
 		}
+	default:
+		s.either(f, dest)
+	}
+}
+
+// either carries out what both halves may want.
+func (s *Stage) either(f any, h half) {
+	switch f := f.(type) {
+	case staged.Send:
+		s.send(f)
+	case staged.KillWire:
+		s.killWire(f.Peer, f.Wire)
+	case staged.Await:
+		s.await(f.Ticket, h)
+	case staged.Refuse:
+		s.cfg.Owner.Refused(f.Peer, f.Msg, f.Why)
 	}
 }
 
