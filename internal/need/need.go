@@ -1,4 +1,5 @@
-// Package need is what a test does that misses something of its machine: a GPU, a wheel.
+// Package need is what a test does that misses something of its machine, or of the time that
+// it is given: a GPU, a wheel, the whole of the walks.
 package need
 
 import (

@@ -8,6 +8,7 @@ import (
 
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/tp"
+	"github.com/batonkv/baton/internal/need"
 	"github.com/batonkv/baton/transfer/layout"
 )
 
@@ -140,7 +141,7 @@ func TestCutRefuses(t *testing.T) {
 // TestTokensStand: a model of a name and a seed says what it has always said.
 func TestTokensStand(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
-		t.Skip("another architecture may fuse multiplications with additions")
+		need.Skip(t, "amd64", "another architecture may fuse multiplications with additions")
 	}
 	for _, c := range []struct {
 		cfg  model.Config

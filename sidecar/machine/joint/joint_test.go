@@ -26,6 +26,7 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/batonkv/baton/internal/need"
 	"github.com/batonkv/baton/internal/walk"
 )
 
@@ -37,7 +38,7 @@ var (
 
 func TestJoint(t *testing.T) {
 	if testing.Short() || racing {
-		t.Skip("a walk takes minutes under the race detector, and is one goroutine")
+		need.Skip(t, "walks", "a walk takes minutes under the race detector, and is one goroutine")
 	}
 	if !*long { // nearly all that a walk makes is either kept or soon gone
 		was := debug.SetGCPercent(400)
@@ -50,7 +51,7 @@ func TestJoint(t *testing.T) {
 		}
 		t.Run(x.name, func(t *testing.T) {
 			if x.long && !*long {
-				t.Skip("takes minutes: -long")
+				need.Skip(t, "walks", "takes minutes: -long")
 			}
 			if !*long {
 				t.Parallel()
