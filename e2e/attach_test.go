@@ -177,7 +177,5 @@ func TestBadImports(t *testing.T) {
 		t.Fatalf("the right import: %v", err)
 	}
 	w.equal("good", p, m.tokens)
-	for _, g := range w.Groups {
-		w.allFree(g, poolBlocks, poolSlots)
-	}
+	w.nothingHeld()
 }

@@ -211,8 +211,6 @@ func TestEngineImports(t *testing.T) {
 		if _, err = generate(ctx, w.decode, in, nil); err == nil {
 			t.Error("one copy was imported twice")
 		}
-		for _, g := range w.Groups {
-			w.allFree(g, poolBlocks, poolSlots)
-		}
+		w.nothingHeld()
 	}
 }

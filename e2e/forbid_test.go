@@ -83,9 +83,7 @@ func TestForbidden(t *testing.T) {
 	if err := w.prefill.Leader.Release(ctx, other.ID, other.Key); err != nil {
 		t.Error(err)
 	}
-	for _, g := range w.Groups {
-		w.allFree(g, poolBlocks, poolSlots)
-	}
+	w.nothingHeld()
 }
 
 // own is a claim of a stranger's own.

@@ -44,9 +44,7 @@ func TestGarbage(t *testing.T) {
 	}
 	w.handoff("after", prompt(2, 40))
 	w.handoff("after, again", prompt(3, 70))
-	for _, g := range w.Groups {
-		w.allFree(g, poolBlocks, poolSlots)
-	}
+	w.nothingHeld()
 }
 
 // shout connects, sends b, with a descriptor where those are taken, and leaves after

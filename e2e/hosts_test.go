@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/examples/load"
+	"github.com/batonkv/baton/internal/capture"
 	"github.com/batonkv/baton/plugins/host"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -135,7 +136,7 @@ func (c *crowd) killHost(program string) {
 	t := c.w.t
 	t.Helper()
 	cmd := exec.CommandContext(bounded(t), program, append([]string{c.dst.Name, c.dst.Name, "[1]"}, c.w.pluginArgs()...)...)
-	said := &output{}
+	said := &capture.Buffer{}
 	cmd.Stderr = said
 	if err := cmd.Start(); err != nil {
 		t.Error(err)

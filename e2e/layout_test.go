@@ -40,20 +40,9 @@ func TestLayouts(t *testing.T) {
 		for _, cut := range [][2]int{{2, 1}, {1, 2}, {4, 2}} {
 			t.Run(fmt.Sprintf("%s tp%d to tp%d", name, cut[0], cut[1]), func(t *testing.T) {
 				w := up(t, fmt.Sprintf("tp=%d,role=prefill+tp=%d,role=decode", cut[0], cut[1]), name)
-				for i, n := range []int{1, block - 1, block, block + 1, 5*block + 3, 12 * block} {
-					label := fmt.Sprintf("%d tokens", n)
-					m := w.handoff(label, prompt(i+1, n))
-					if want := bytesOf(w.model, n); m.Bytes != want || m.Cached != 0 {
-						t.Errorf("%s: moved %d bytes, %d tokens cached, want %d and 0", label, m.Bytes, m.Cached, want)
-					}
-				}
-				w.sharedPrefix()
+				w.crosses(1, block-1, block, block+1, 5*block+3, 12*block)
 				w.repeated()
-				w.shardSizes()
-				w.onlyMoversMap()
-				for _, g := range w.Groups {
-					w.allFree(g, poolBlocks, poolSlots)
-				}
+				w.nothingHeld()
 			})
 		}
 	}
@@ -62,15 +51,28 @@ func TestLayouts(t *testing.T) {
 // TestStages: ranks that have some of the layers take those alone, from whoever has them.
 func TestStages(t *testing.T) {
 	w := up(t, "tp=2,pp=2,role=prefill+pp=3,layers=1:1:2,role=decode", "hybrid")
-	for i, n := range []int{1, block, 5*block + 3} {
+	w.crosses(1, block-1, block, block+1, 5*block+3)
+}
+
+// crosses: hand-offs of prompts of these lengths, the fifth of which a shared prefix is of, move what they must and no byte more, with
+// a shared prefix too; each rank holds its part, and what was held comes back.
+func (w *world) crosses(lengths ...int) {
+	w.t.Helper()
+	for i, n := range lengths {
 		label := fmt.Sprintf("%d tokens", n)
-		if m, want := w.handoff(label, prompt(i+3, n)), bytesOf(w.model, n); m.Bytes != want || m.Cached != 0 {
-			t.Errorf("%s: moved %d bytes, %d tokens cached, want %d and 0", label, m.Bytes, m.Cached, want)
+		if m, want := w.handoff(label, prompt(i+1, n)), bytesOf(w.model, n); m.Bytes != want || m.Cached != 0 {
+			w.t.Errorf("%s: moved %d bytes, %d tokens cached, want %d and 0", label, m.Bytes, m.Cached, want)
 		}
 	}
 	w.sharedPrefix()
 	w.shardSizes()
 	w.onlyMoversMap()
+	w.nothingHeld()
+}
+
+// nothingHeld: every block and slot of every group is free.
+func (w *world) nothingHeld() {
+	w.t.Helper()
 	for _, g := range w.Groups {
 		w.allFree(g, poolBlocks, poolSlots)
 	}
@@ -90,9 +92,7 @@ func TestExperts(t *testing.T) {
 		}
 	}
 	w.shardSizes()
-	for _, g := range w.Groups {
-		w.allFree(g, poolBlocks, poolSlots)
-	}
+	w.nothingHeld()
 }
 
 // sharedPrefix: a prompt that begins as one that decode has seen moves its suffix alone.

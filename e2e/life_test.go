@@ -18,6 +18,7 @@ import (
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/internal/capture"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -26,7 +27,7 @@ import (
 // tree is a baton command with everything that it started.
 type tree struct {
 	cmd    *exec.Cmd
-	out    *output
+	out    *capture.Buffer
 	dir    string // its TMPDIR
 	procs  []proc // itself first
 	kinds  map[string][]proc
@@ -42,7 +43,7 @@ func grow(t *testing.T, dir, word string, args ...string) *tree {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &tree{cmd: cmd, out: &output{}, dir: dir, kinds: map[string][]proc{}, exited: make(chan error, 1)}
+	tr := &tree{cmd: cmd, out: &capture.Buffer{}, dir: dir, kinds: map[string][]proc{}, exited: make(chan error, 1)}
 	cmd.Stderr = tr.out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

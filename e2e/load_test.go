@@ -167,8 +167,6 @@ func TestMoverKilledUnderLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for _, g := range w.Groups {
-		w.allFree(g, poolBlocks, poolSlots)
-	}
+	w.nothingHeld()
 	w.handoff("after", prompt(60, 50))
 }

@@ -175,9 +175,7 @@ func TestMoverKilled(t *testing.T) {
 			t.Errorf("the new mover maps %s", name)
 		}
 	}
-	for _, g := range w.Groups {
-		w.allFree(g, poolBlocks, poolSlots)
-	}
+	w.nothingHeld()
 	select {
 	case err := <-w.Died():
 		t.Error(err)

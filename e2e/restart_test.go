@@ -236,9 +236,7 @@ func TestSidecarStandsStill(t *testing.T) {
 		p.signal(t, unix.SIGCONT)
 		tr.more(8)
 		tr.end()
-		for _, g := range w.Groups {
-			w.allFree(g, poolBlocks, poolSlots)
-		}
+		w.nothingHeld()
 	}
 }
 

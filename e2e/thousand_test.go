@@ -10,6 +10,7 @@ import (
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/cmd/load"
 	engine "github.com/batonkv/baton/examples/load"
+	"github.com/batonkv/baton/internal/capture"
 )
 
 // seed is of every random load here; BATON_SEED gives another.
@@ -32,7 +33,7 @@ func thousand(t *testing.T, shards string, o load.Options) error {
 	if o.Dev.Groups, err = dev.ParseShards(shards); err != nil {
 		t.Fatal(err)
 	}
-	said := &output{}
+	said := &capture.Buffer{}
 	o.Dev.Binary, o.Dev.Stderr, o.Dev.LogLevel, o.Seed = binary, said, "error", seed(t)
 	err = load.Run(t.Context(), o, t.Output())
 	if s := said.String(); strings.Contains(s, "panic:") || strings.Contains(s, "fatal error:") || strings.Contains(s, "DATA RACE") {

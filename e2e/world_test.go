@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/batonkv/baton/examples/engine"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
+	"github.com/batonkv/baton/internal/capture"
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
@@ -31,28 +31,10 @@ type world struct {
 	t               *testing.T
 	model           model.Config
 	prefill, decode *dev.Running // the first of each role
-	log             *output
+	log             *capture.Buffer
 
 	mu    sync.Mutex // guards:
 	shown map[string]chan handoff.Manifest
-}
-
-// output keeps what processes print; safe for concurrent use.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 // up brings a cluster up until the end of the test. Its processes must not panic.
@@ -66,7 +48,7 @@ func up(t *testing.T, shards, name string, change ...func(*dev.Options)) *world 
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, model: m, log: &output{}, shown: map[string]chan handoff.Manifest{}}
+	w := &world{t: t, model: m, log: &capture.Buffer{}, shown: map[string]chan handoff.Manifest{}}
 	opt := dev.Options{Groups: groups, Model: name, BlockTokens: block, Binary: binary, Stderr: w.log}
 	for _, f := range change {
 		f(&opt)

@@ -13,13 +13,6 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 )
 
-// split is config with another division of the model.
-func split(m model.Config, group string, s model.Split) engine.Config {
-	c := config(m, group, s.TP)
-	c.PP, c.Layers = s.PP, s.Layers
-	return c
-}
-
 // TestDraftsGoOn: with drafts, tokens and logprobs are those of single steps, on one
 // engine and across a hand-off, and as many drafts are made and come true as there.
 func TestDraftsGoOn(t *testing.T) {
@@ -38,7 +31,7 @@ func TestDraftsGoOn(t *testing.T) {
 			continue
 		}
 		w := newWorld(t)
-		src, dst := launch(t, w, split(c.m, "prefill", c.src))[0], launch(t, w, split(c.m, "decode", c.dst))[0]
+		src, dst := launch(t, w, splitConfig(c.m, "prefill", c.src))[0], launch(t, w, splitConfig(c.m, "decode", c.dst))[0]
 		for name, p := range kinds() {
 			if name == "logprobs" { // and "sampled" has them too
 				continue

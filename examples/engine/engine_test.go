@@ -220,20 +220,25 @@ func TestCorruptShows(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/tp%d to tp%d", m.Name, c, pair[0], pair[1]), func(t *testing.T) {
-					w := newWorld(t)
-					src := launch(t, w, config(m, "prefill", pair[0]))[0]
-					bad := config(m, "decode", pair[1])
-					bad.Corrupt = c
-					dst := launch(t, w, bad)[0]
-					for _, n := range lengths() {
-						tokens := prompt(n, 0, n)
-						want := reference(t, bad, tokens, newTokens)
-						if got, _ := handOff(t, src, dst, fmt.Sprint(n), tokens); slices.Equal(got, want) {
-							t.Errorf("%d tokens: the damage does not show", n)
-						}
-					}
+					damageShows(t, config(m, "prefill", pair[0]), config(m, "decode", pair[1]), c)
 				})
 			}
+		}
+	}
+}
+
+// damageShows: a hand-off to an engine that damages what it imports gives other tokens than
+// one engine, whatever the prompt's length.
+func damageShows(t *testing.T, from, to engine.Config, c engine.Corrupt) {
+	t.Helper()
+	w := newWorld(t)
+	to.Corrupt = c
+	src, dst := launch(t, w, from)[0], launch(t, w, to)[0]
+	for _, n := range lengths() {
+		tokens := prompt(n, 0, n)
+		want := reference(t, to, tokens, newTokens)
+		if got, _ := handOff(t, src, dst, fmt.Sprint(n), tokens); slices.Equal(got, want) {
+			t.Errorf("%s, %s, %d tokens: the damage does not show", from.Model.Name, c, n)
 		}
 	}
 }

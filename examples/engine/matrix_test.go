@@ -12,6 +12,7 @@ import (
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/sample"
+	"github.com/batonkv/baton/internal/need"
 	"github.com/batonkv/baton/transfer/layout"
 )
 
@@ -22,8 +23,8 @@ type party struct {
 }
 
 func (s party) config(m model.Config, group string) engine.Config {
-	c := split(m, group, s.split)
-	c.EP, c.ExptTP, c.Types = s.split.EP, s.split.ExptTP, s.types
+	c := splitConfig(m, group, s.split)
+	c.Types = s.types
 	return c
 }
 
@@ -200,7 +201,7 @@ func checkBytes(t *testing.T, c engine.Config, ranks []*engine.Rank) {
 // TestMatrixDamage: each kind of damage to each kind of model shows in the tokens.
 func TestMatrixDamage(t *testing.T) {
 	if short() {
-		t.Skip("TestMatrix's arithmetic, without its own")
+		need.Skip(t, "matrix", "-short or the race detector: TestMatrix runs the same arithmetic")
 	}
 	for _, s := range subjects(t) {
 		for _, c := range []engine.Corrupt{engine.CorruptKV, engine.CorruptState, engine.CorruptHeadSwap, engine.CorruptOneBlock, engine.CorruptPosition} {

@@ -105,18 +105,7 @@ func TestCorruptShowsAcrossSplits(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", m.Name, c), func(t *testing.T) {
-				w := newWorld(t)
-				src := launch(t, w, splitConfig(m, "prefill", pair[0]))[0]
-				bad := splitConfig(m, "decode", pair[1])
-				bad.Corrupt = c
-				dst := launch(t, w, bad)[0]
-				for _, n := range lengths() {
-					tokens := prompt(n, 0, n)
-					want := reference(t, bad, tokens, newTokens)
-					if got, _ := handOff(t, src, dst, fmt.Sprint(n), tokens); slices.Equal(got, want) {
-						t.Errorf("%d tokens: the damage does not show", n)
-					}
-				}
+				damageShows(t, splitConfig(m, "prefill", pair[0]), splitConfig(m, "decode", pair[1]), c)
 			})
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/batonkv/baton/internal/capture"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/plugins/host"
 	"github.com/batonkv/baton/proto/errs"
@@ -46,7 +47,7 @@ var id = handoff.ID{Group: "g", Instance: 1, Leader: 2, N: 3}
 func TestCalls(t *testing.T) {
 	for name, plain := range map[string]bool{"mutual TLS": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
-			log := &said{}
+			log := &capture.Buffer{}
 			h, ctx := open(t, func(c *host.Config) { c.Plain, c.Stderr = plain, log }), bounded(t)
 			if got, err := h.Handoff().Import(ctx, "g", handoff.Import{Label: "r", Manifest: handoff.Manifest{ID: id}}); err != nil || got.ID != id || got.Bytes != int64(h.PID()) {
 				t.Errorf("import: %+v, %v", got, err)

@@ -1,7 +1,6 @@
 package host_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -129,24 +127,6 @@ func (fakeCluster) Drain(ctx context.Context, group string, resume bool) (contro
 	return control.Drain{Draining: !resume, Waits: []string{"w"}}, asked(ctx, group)
 }
 func (fakeCluster) Reset(ctx context.Context, group string) error { return asked(ctx, group) }
-
-// said keeps what a plugin logs; safe for concurrent use.
-type said struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
 
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -9,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/batonkv/baton/internal/capture"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/plugins/adapter/drive"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -183,27 +183,13 @@ func TestRunByHand(t *testing.T) {
 	}
 }
 
-// shared is written by a child's reader and read by a test.
-type shared struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *shared) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
 func TestALoudChildIsCutShort(t *testing.T) {
-	var out shared
+	var out capture.Buffer
 	l := open(t, "loud", slog.New(slog.NewTextHandler(&out, nil)))
 	if err := l.Close(true); err != nil {
 		t.Error(err)
 	}
-	out.mu.Lock()
-	defer out.mu.Unlock()
-	if n := out.b.Len(); n == 0 || n > 10*maxLines*maxLine {
+	if n := len(out.String()); n == 0 || n > 10*maxLines*maxLine {
 		t.Errorf("%d bytes", n)
 	}
 }
