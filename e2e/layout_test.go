@@ -54,8 +54,9 @@ func TestStages(t *testing.T) {
 	w.crosses(1, block-1, block, block+1, 5*block+3)
 }
 
-// crosses: hand-offs of prompts of these lengths, the fifth of which a shared prefix is of, move what they must and no byte more, with
-// a shared prefix too; each rank holds its part, and what was held comes back.
+// crosses: hand-offs of prompts of these lengths move what they must and no byte more, and
+// so does one that shares a prefix with the fifth; each rank holds its part, and what was
+// held comes back.
 func (w *world) crosses(lengths ...int) {
 	w.t.Helper()
 	for i, n := range lengths {

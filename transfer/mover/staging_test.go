@@ -38,7 +38,7 @@ func arenaOf(t testing.TB, n int64) (transfer.Memory, []byte) {
 func wireConfig(t testing.TB, id staged.Incarnation, chunks int32, chunk int64) (WireConfig, []byte) {
 	n := int64(chunks) * chunk
 	m, b := arenaOf(t, n)
-	return WireConfig{Command: []string{os.Args[0]}, Env: append(os.Environ(), envRole+"=wire"), Arena: m,
+	return WireConfig{Command: []string{os.Args[0]}, Env: append(os.Environ(), envRole+"=wire", "GORACE=atexit_sleep_ms=0"), Arena: m,
 		Setup: Setup{Transport: "tcp", Wire: id, Group: "decode-0", Bytes: n, Chunk: chunk, Listen: "127.0.0.1:0"}}, b
 }
 
