@@ -64,6 +64,7 @@ func TestCertsUsage(t *testing.T) {
 		"group \"G\"":                      "leaf --dir " + dir + " --cluster c --tenant t --group G --rank 0",
 		"--life -5h0m0s: want more than 0": "leaf --dir " + dir + " --admin b --life -5h",
 		"the CA itself ends at":            "leaf --dir " + dir + " --admin b --life 999999h",
+		`host name "-a..b"`:                "leaf --dir " + dir + " --admin b --dns localhost,-a..b",
 		"--control and --group":            "leaf --dir " + dir + " --control a --group b",
 		"both given":                       "leaf --dir " + dir + " --control a --admin b",
 		"no FILE is given":                 "show",

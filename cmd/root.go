@@ -169,7 +169,9 @@ func newRoot() *cobra.Command {
 		Short:         "Move the state of a running request between inference engines, in the right shape",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version(), // makes --version a flag
 	}
+	root.SetVersionTemplate(versionLine() + "\n")
 	root.PersistentFlags().String("log-level", "info", "how much to log: debug, info, warn, error")
 	root.PersistentFlags().String("log-format", "text", "how to log: text, json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return setLogger(cmd) }

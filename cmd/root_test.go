@@ -21,6 +21,7 @@ var calls = []struct {
 	stderr []string
 }{
 	{"version", 0, "baton ", nil},
+	{"--version", 0, "baton ", nil},
 	{"--help", 0, "Usage:", nil},
 	{"completion bash", 0, "bash completion", nil},
 	{"certs", 0, "Usage:", nil},

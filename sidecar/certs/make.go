@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net"
 	"net/url"
+	"regexp"
 	"time"
 )
 
@@ -65,10 +66,19 @@ type LeafConfig struct {
 	Life     time.Duration // 0 is DefaultLife
 }
 
+// hostName is a name that a client can compare with what it dials (RFC 1123; RFC 6125
+// for the wildcard).
+var hostName = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+
 // Leaf makes a certificate, for either end of a connection.
 func (ca *CA) Leaf(c LeafConfig) (*Pair, error) {
 	if err := c.Identity.Check(); err != nil {
 		return nil, err
+	}
+	for _, host := range c.DNS {
+		if len(host) > 253 || !hostName.MatchString(host) {
+			return nil, fmt.Errorf("%w: host name %q: want labels of a-z, 0-9 and - with dots between, the first may be *", ErrIdentity, host)
+		}
 	}
 	end, err := ca.end(c)
 	if err != nil {

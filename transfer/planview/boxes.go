@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/batonkv/baton/transfer/layout"
 	"go.yaml.in/yaml/v3"
@@ -69,12 +70,17 @@ func OfBoxes(file []byte, d Default, tokens int32) (Geometry, error) {
 		}
 		return g, fmt.Errorf("%w: boxes: %s", ErrInput, inWords(err))
 	}
-	g.Name = f.Model
+	if g.Name = f.Model; strings.ContainsFunc(g.Name, unprintable) {
+		return g, fmt.Errorf("%w: model %q: want printable characters", ErrInput, g.Name)
+	}
 	if g.Name == "" {
 		g.Name = "boxes"
 	}
 	index := map[string]int32{}
 	for i, s := range f.States {
+		if strings.ContainsFunc(s.Name, unprintable) {
+			return g, fmt.Errorf("%w: states[%d]: name %q: want printable characters", ErrInput, i, s.Name)
+		}
 		p := map[string]layout.Paging{"block": layout.PerBlock, "request": layout.PerRequest}[s.Paging]
 		if p == 0 {
 			return g, fmt.Errorf("%w: states[%d] %s: paging %q: want block or request", ErrInput, i, s.Name, s.Paging)
@@ -92,6 +98,9 @@ func OfBoxes(file []byte, d Default, tokens int32) (Geometry, error) {
 	g.Dst, err = g.shards("destination", f.Destination, index, d, tokens)
 	return g, err
 }
+
+// unprintable characters of a file would steer the terminal that shows them.
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // known are the keys of each struct of a file, as the decoder names the struct.
 var known = map[string]string{

@@ -122,6 +122,8 @@ func TestBoxes(t *testing.T) {
 		{"unknown key", "modle: x", "line 1: key modle is unknown: want one of model, states"},
 		{"unknown key of a shard", head + "source: [{sate: k}]", "key sate is unknown: want one of state, rank"},
 		{"no span", head + "source: [{state: k, layers: 3}]", "where a span such as [0, 2] is wanted"},
+		{"a name that steers terminals", strings.Replace(head, "name: k", `name: "k\e[31m"`, 1), "states[0]: name"},
+		{"a model's name that does", `model: "x\a"`, "model"},
 		{"no list", head + "source: {state: k}", "where a list is wanted"},
 		{"too long", strings.Repeat("#", planview.MaxFile+1), "at most"},
 	} {
