@@ -22,11 +22,12 @@ type importer func(ctx context.Context, m handoff.Import) (handoff.Imported, err
 // pluginCost measures what a plugin adds: to an import, to news of discovery, and its own
 // start. Sidecars, plugin and etcd are processes of one cluster over loopback.
 func pluginCost(ctx context.Context, o Options) (out []Result, err error) {
-	c, engines, down, err := pairOfLoads(ctx, o)
+	p, err := pairOfLoads(ctx, dev.Options{Binary: o.Binary}, 1, oneBlock)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, down()) }()
+	defer func() { err = errors.Join(err, p.close()) }()
+	c := p.c
 	start, err := pluginStarts(ctx, o, c)
 	if err != nil {
 		return nil, err
@@ -41,11 +42,11 @@ func pluginCost(ctx context.Context, o Options) (out []Result, err error) {
 	}
 	var via, direct []float64
 	for n := range 50 + 20*o.Rounds {
-		a, err := oneImport(ctx, engines["p"], fmt.Sprintf("v%d", n), through)
+		a, err := oneImport(ctx, p.src[0], fmt.Sprintf("v%d", n), through)
 		if err != nil {
 			return nil, fmt.Errorf("through the plugin: %w", err)
 		}
-		b, err := oneImport(ctx, engines["p"], fmt.Sprintf("w%d", n), c.Groups[1].Leader.Import)
+		b, err := oneImport(ctx, p.src[0], fmt.Sprintf("w%d", n), c.Groups[1].Leader.Import)
 		if err != nil {
 			return nil, fmt.Errorf("to the sidecar: %w", err)
 		}
@@ -73,7 +74,7 @@ func oneImport(ctx context.Context, src *loadEngine, label string, bring importe
 		return 0, err
 	}
 	began := time.Now()
-	_, err = bring(ctx, handoff.Import{Label: label, Manifest: man, Tokens: loadPrompt, Deadline: time.Minute})
+	_, err = bring(ctx, src.wants(label, man))
 	return float64(time.Since(began).Nanoseconds()) / 1e3, err
 }
 

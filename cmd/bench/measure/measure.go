@@ -167,14 +167,9 @@ func (r *Rig) memory(d parallel.Desc, cut parallel.Cut, mem parallel.Memory, ran
 		return err
 	}
 	for id, n := range rm.Buffers {
-		fd, err := unix.MemfdCreate("baton-bench", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		fd, pages, err := Memory(n)
 		if err != nil {
-			return fmt.Errorf("measure: memfd: %w", err)
-		}
-		pages, err := touch(fd, n)
-		if err != nil {
-			unix.Close(fd)
-			return fmt.Errorf("measure: %d bytes of shared memory: %w", n, err)
+			return err
 		}
 		r.maps = append(r.maps, pages)
 		if n > big.Len {
@@ -185,6 +180,18 @@ func (r *Rig) memory(d parallel.Desc, cut parallel.Cut, mem parallel.Memory, ran
 		}
 	}
 	return nil
+}
+
+// Memory is a sealed memfd of n bytes and its pages, all touched. Both are the caller's.
+func Memory(n int64) (fd int, pages []byte, err error) {
+	if fd, err = unix.MemfdCreate("baton-bench", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+		return 0, nil, fmt.Errorf("measure: memfd: %w", err)
+	}
+	if pages, err = touch(fd, n); err != nil {
+		unix.Close(fd)
+		return 0, nil, fmt.Errorf("measure: %d bytes of shared memory: %w", n, err)
+	}
+	return fd, pages, nil
 }
 
 func touch(fd int, n int64) ([]byte, error) {
