@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ import (
 	"github.com/batonkv/baton/sidecar/peer"
 	"github.com/batonkv/baton/sidecar/peer/fd"
 	"github.com/batonkv/baton/sidecar/sockfd"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/mover"
 )
@@ -91,6 +93,7 @@ type parts struct {
 	engines  *engine.Server
 	fds      *fd.Server
 	peers    *peer.Server
+	end      choice.End                   // as peers hear it
 	running  atomic.Pointer[loop.Sidecar] // what the mover's callbacks reach
 	closers  []func() error               // run in reverse
 	closing  atomic.Bool
@@ -222,6 +225,7 @@ func (p *parts) inside(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("which program to start as mover: %w", err)
 	}
+	p.end = end(c.Staging, cmp.Or(c.Advertise, c.Listen))
 	rec, err := p.record()
 	if err != nil {
 		return err
@@ -240,7 +244,7 @@ func (p *parts) inside(ctx context.Context) error {
 	}
 	p.side = loop.New(loop.Config{Machine: machine.Config{Self: p.self, Role: c.Role, Mint: loop.Random, Lease: c.Lease, MaxHold: c.MaxHold,
 		Deadline: c.Deadline, MaxImports: int(c.Limits.Imports), MaxSources: int(c.Limits.Exports)},
-		Record: rec, Pools: []string{c.Pool}, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
+		Record: rec, Pools: []string{c.Pool}, End: p.end, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
 		Identify: func(group string, rank int32) string {
 			return certs.SidecarID(c.Cluster, c.Tenant, group, rank).URI().String()
 		},
@@ -289,7 +293,7 @@ func (p *parts) doors(ctx context.Context) (err error) {
 	})
 	p.onClose(audit.close)
 	probes := health.NewServer() // of the port
-	p.peers, err = peer.Listen(peer.Config{Self: p.self, Host: host, Listen: c.Listen, Server: p.id.Server(p.known), Client: p.id.Client(p.known),
+	p.peers, err = peer.Listen(peer.Config{Self: p.self, Host: host, End: p.end, Listen: c.Listen, Server: p.id.Server(p.known), Client: p.id.Client(p.known),
 		Limits: peer.Limits{Queue: int(c.Limits.Queue), Sessions: int(c.Limits.Peers)}, Log: p.log},
 		p.side.Peers(), func(s *grpc.Server) {
 			control.Register(s, p.side.Service(), nil, control.WithAudit(audit.hear))
@@ -354,7 +358,7 @@ func (p *parts) record() (discovery.Record, error) {
 		return discovery.Record{}, err
 	}
 	return discovery.Record{Cluster: c.Cluster, Pool: c.Pool, Group: c.Group, Rank: c.Rank, Incarnation: uint64(p.self.Incarnation),
-		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, Addr: c.Advertise, Transports: c.Staging.Transports()}, nil
+		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, Addr: c.Advertise, Transports: names(p.end)}, nil
 }
 
 // hostID is equal for processes of one running kernel, whatever their containers say

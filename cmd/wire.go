@@ -38,10 +38,10 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	if err != nil {
 		return err
 	}
-	return p.side.Stage(ctx, loop.Staging{Transport: c.Staging.Transport, Always: c.Staging.When == config.Always, Chunks: c.Staging.Chunks,
-		Start: func(ctx context.Context, group string, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
+	return p.side.Stage(ctx, loop.Staging{Chunks: c.Staging.Chunks,
+		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			return mover.StartWire(ctx, mover.WireConfig{Command: []string{exe, "mover", wireArg}, Stderr: os.Stderr, Arena: arena,
-				Setup: mover.Setup{Transport: c.Staging.Transport, Wire: id, Group: group, Bytes: arena.Len, Chunk: drive.ChunkBytes,
+				Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group, Bytes: arena.Len, Chunk: drive.ChunkBytes,
 					Listen: net.JoinHostPort(host, "0"), Options: options}})
 		}})
 }

@@ -61,16 +61,16 @@ type Limits struct {
 
 // Staging is how a sidecar reads from ranks whose memory it cannot map: those of other hosts.
 type Staging struct {
-	Transport string `yaml:"transport" help:"what brings bytes from other hosts: tcp, or none"`
+	Transport string `yaml:"transport" help:"what brings bytes from other hosts: auto, tcp, or none; auto takes the best that both ends have"`
 	When      string `yaml:"when" help:"remote: stage what comes from other hosts; always: what comes from this one too, whose memory could be mapped"`
 	Chunks    int32  `yaml:"chunks" help:"chunks of 1 MiB for each direction, 1 to 4096"`
 }
 
-// Transports of Staging, and of memory that is mapped.
+// Transports of Staging.
 const (
+	Auto      = "auto" // the best that both ends have
 	TCP       = "tcp"
 	NoStaging = "none"
-	shm       = "shm"
 )
 
 // When of Staging.
@@ -79,20 +79,9 @@ const (
 	Always = "always"
 )
 
-// Transports are what discovery hears, the preferred one first.
-func (s Staging) Transports() []string {
-	switch {
-	case s.Transport == NoStaging:
-		return []string{shm}
-	case s.When == Always:
-		return []string{s.Transport}
-	}
-	return []string{shm, s.Transport}
-}
-
 func (f *faults) staging(s Staging) {
-	if s.Transport != TCP && s.Transport != NoStaging {
-		f.add("staging.transport", "%q: want %s or %s", s.Transport, TCP, NoStaging)
+	if s.Transport != Auto && s.Transport != TCP && s.Transport != NoStaging {
+		f.add("staging.transport", "%q: %s", s.Transport, want(s.Transport, []string{Auto, TCP, NoStaging}))
 	}
 	if s.When != Remote && s.When != Always {
 		f.add("staging.when", "%q: want %s or %s", s.When, Remote, Always)
@@ -116,7 +105,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
-		Staging:  Staging{Transport: TCP, When: Remote, Chunks: 64},
+		Staging:  Staging{Transport: Auto, When: Remote, Chunks: 64},
 		LogLevel: "info", LogFormat: "text",
 	}
 }

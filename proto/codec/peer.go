@@ -5,6 +5,7 @@ import (
 
 	peerv1 "github.com/batonkv/baton/proto/peer/v1"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // Hello is the first message of a peer session, each way.
@@ -12,13 +13,14 @@ type Hello struct {
 	Self handoff.Member
 	Host string         // host id: equal on one host only
 	Want handoff.Member // by the dialer: whom it expects
+	End  choice.End     // how Self can be read; its Host is Host, its Name that of Self
 }
 
 // EncodeHello encodes the first message of a peer session.
 func EncodeHello(h Hello) (*peerv1.PeerMessage, error) {
 	var b bound
 	return done(&b, &peerv1.PeerMessage{Message: &peerv1.PeerMessage_Hello{Hello: &peerv1.Hello{
-		Self: toMember(&b, h.Self), Host: b.str("hello.host", h.Host), Want: toMember(&b, h.Want)}}})
+		Self: toMember(&b, h.Self), Host: b.str("hello.host", h.Host), Want: toMember(&b, h.Want), End: toEnd(&b, h.End)}}})
 }
 
 // DecodeHello decodes the first message of a peer session.
@@ -31,6 +33,8 @@ func DecodeHello(p *peerv1.PeerMessage) (Hello, error) {
 	}
 	h := Hello{Self: fromMember(&b, m.Hello.GetSelf()), Host: b.str("hello.host", m.Hello.GetHost()),
 		Want: fromMember(&b, m.Hello.GetWant())}
+	h.End = fromEnd(&b, m.Hello.GetEnd())
+	h.End.Name, h.End.Host = h.Self.Name(), h.Host
 	return h, b.err
 }
 

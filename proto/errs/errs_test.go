@@ -87,7 +87,7 @@ func TestTextIsBoundedAndUTF8(t *testing.T) {
 func TestTableIsComplete(t *testing.T) {
 	dirs := map[string]string{
 		"handoff": "sidecar/handoff", "transfer": "transfer", "reshard": "transfer/reshard",
-		"lower": "transfer/lower", "layout": "transfer/layout", "discovery": "discovery", "session": "proto/pump",
+		"lower": "transfer/lower", "layout": "transfer/layout", "discovery": "discovery", "choice": "transfer/choice", "session": "proto/pump",
 	}
 	want := 2 // of package context
 	for pkg, dir := range dirs {

@@ -9,6 +9,7 @@ import (
 	"github.com/batonkv/baton/proto/pump"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/lower"
 	"github.com/batonkv/baton/transfer/reshard"
@@ -61,6 +62,7 @@ var table = []entry{
 	{"transfer.mover", transfer.ErrMover, codes.Unavailable},
 	{"transfer.canceled", transfer.ErrCanceled, codes.Canceled},
 	{"transfer.busy", transfer.ErrBusy, codes.FailedPrecondition},
+	{"choice.none", choice.ErrNone, codes.FailedPrecondition},
 	{"transfer.convert", transfer.ErrConvert, codes.Unimplemented},
 	{"transfer.full", transfer.ErrFull, codes.ResourceExhausted},
 

@@ -29,6 +29,9 @@ type Member struct {
 	Incarnation Incarnation
 }
 
+// Name is the rank without its process: "group/rank".
+func (m Member) Name() string { return fmt.Sprintf("%s/%d", m.Group, m.Rank) }
+
 func (m Member) String() string {
 	b := append(make([]byte, 0, 64), m.Group...)
 	b = strconv.AppendInt(append(b, '/'), int64(m.Rank), 10)

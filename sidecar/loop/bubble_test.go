@@ -20,6 +20,7 @@ import (
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // bubble is a cluster whose time is its own: the loops are real, their doors, sessions,
@@ -102,6 +103,7 @@ func (b *bubble) side(group string, wrap func(*inside, discovery.Registry) disco
 	n.Sidecar = New(Config{Machine: machine.Config{Self: self, Mint: Random}, Backend: copier{n}, FDSocket: "fd.sock",
 		Record: discovery.Record{Cluster: "c", Pool: "m", Group: group, Incarnation: uint64(self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h",
 			PID: 1, Started: 1, Addr: fmt.Sprintf("%s:%d", group, self.Incarnation), Transports: []string{"shm"}},
+		End:       choice.End{Offers: []choice.Offer{{Name: choice.Shm}}},
 		KillMover: func() { b.note(n.name, "kills its mover") }, MoverPID: func() int32 { return 1 }, Registry: n.reg,
 		Identify:  func(g string, r int32) string { return fmt.Sprintf("%s/%d", g, r) },
 		Publisher: events.Discard{}, Metrics: metrics.New("c", "m", group, "0"), Log: slog.New(warnings{n})})
@@ -204,6 +206,7 @@ type peerEnd struct {
 func (e *peerEnd) Peer() handoff.Member { return e.peer }
 func (e *peerEnd) Identity() string     { return fmt.Sprintf("%s/%d", e.peer.Group, e.peer.Rank) }
 func (e *peerEnd) Dialed() bool         { return e.dialed }
+func (e *peerEnd) End() choice.End      { return e.other.n.own() }
 
 func (e *peerEnd) put(f func(), last bool) bool {
 	e.mu.Lock()

@@ -1,6 +1,9 @@
 package loop
 
-import "github.com/batonkv/baton/sidecar/handoff"
+import (
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
+)
 
 // What the loop needs of its doors and of their sessions: *engine.Server, *peer.Server,
 // *fd.Server, *engine.Session and *peer.Session are these.
@@ -33,6 +36,7 @@ type peerSession interface {
 	Peer() handoff.Member
 	Identity() string
 	Dialed() bool
+	End() choice.End // what the peer says of itself
 	Send(handoff.PeerMessage) error
 	Close(error)
 }

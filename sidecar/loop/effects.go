@@ -140,22 +140,24 @@ func (s *Sidecar) pull(f machine.Pull) {
 	})
 }
 
-// openLink fetches a peer's descriptors and maps them, aside.
+// openLink fetches a peer's descriptors and maps them, aside, or has its memory staged.
 func (s *Sidecar) openLink(f machine.OpenLink) {
-	if s.staging.reads(f.Buffers) {
-		s.staging.links[f.Peer] = true
-		s.local = append(s.local, machine.Linked{Peer: f.Peer})
+	if !s.mapped(f.Peer) {
+		s.local = append(s.local, machine.Linked{Peer: f.Peer, Err: s.stages(f.Peer)})
 		return
 	}
 	s.work.Go(func() {
 		l, err := s.connect(s.ctx, f.Peer, f.Buffers)
 		ok := s.post(func() {
-			if err == nil {
+			if errors.Is(err, handoff.ErrGone) && s.ctx.Err() == nil { // its socket is not reached
+				err = s.unmappable(f.Peer, err)
+			}
+			if err == nil && l != nil {
 				s.links[f.Peer] = l
 			}
 			s.step(machine.Linked{Peer: f.Peer, Err: err})
 		})
-		if !ok && err == nil {
+		if !ok && l != nil {
 			s.close(f.Peer, l)
 		}
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // Config is what the loop needs from outside. It closes none of it.
@@ -27,6 +28,7 @@ type Config struct {
 	Machine   machine.Config
 	Record    discovery.Record // before an engine attached; an empty Addr is what Serve's peers listen on; Transports[0] is Backend
 	Pools     []string         // that may pair with this group; empty: all of the cluster
+	End       choice.End       // how this sidecar can be read, as its peers hear it
 	Backend   transfer.Backend // the local mover
 	FDSocket  string           // path of host.fd.sock
 	KillMover func()           // ends the child that copies; another follows
@@ -77,6 +79,7 @@ type Sidecar struct {
 	grants   atomic.Pointer[metrics.Grants]
 	draining atomic.Bool // as the machine says
 	staging  *staging    // nil: only memory that can be mapped is read
+	pairs    map[handoff.Member]*pair
 	attached map[engineSession]handoff.Attach
 	mover    int32 // the last one that MoverRestarted told of; 0: none
 
@@ -108,7 +111,7 @@ func New(cfg Config) *Sidecar {
 		sessions: map[machine.Session]engineSession{}, numbers: map[engineSession]machine.Session{},
 		buffers: map[machine.Session]*buffers{}, attached: map[engineSession]handoff.Attach{}, up: map[handoff.Member][]peerSession{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
-		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
+		pairs: map[handoff.Member]*pair{}, calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
 		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
 	s.grants.Store(&metrics.Grants{})
 	s.standing("discovery has not answered, or another sidecar holds the rank")

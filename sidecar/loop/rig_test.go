@@ -28,6 +28,7 @@ import (
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/sidecar/peer"
 	"github.com/batonkv/baton/sidecar/peer/fd"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/direct"
 	"github.com/batonkv/baton/transfer/fault"
 	"github.com/batonkv/baton/transfer/layout"
@@ -83,6 +84,7 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	}
 	s.Sidecar = New(Config{Machine: machine.Config{Self: s.self, Mint: Random, Patience: r.patience},
 		Record:   discovery.Record{Cluster: "c", Pool: "m", Group: group, Rank: n, Incarnation: uint64(s.self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h", PID: 1, Started: 1, Transports: []string{"shm"}},
+		End:      choice.End{Offers: []choice.Offer{{Name: choice.Shm}}},
 		Identify: func(g string, n int32) string { return fmt.Sprintf("baton://c/t/%s/%d", g, n) },
 		Backend:  s.backend, FDSocket: filepath.Join(s.dir, fd.Socket), MoverPID: s.pid.Load, Registry: reg,
 		Publisher: events.Discard{}, Metrics: metrics.New("c", "m", group, fmt.Sprint(n)), Log: logger(t)})
@@ -91,7 +93,7 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	fds, err := fd.Listen(filepath.Join(s.dir, fd.Socket), nil)
 	check(t, err)
 	server, cl := r.ca.Configs(t, "baton://c/t/"+name)
-	s.peers, err = peer.Listen(peer.Config{Self: s.self, Host: "h", Listen: "127.0.0.1:0", Server: server, Client: cl}, s.Peers())
+	s.peers, err = peer.Listen(peer.Config{Self: s.self, Host: "h", End: s.cfg.End, Listen: "127.0.0.1:0", Server: server, Client: cl}, s.Peers())
 	check(t, err)
 	s.Serve(engines, s.peers, fds)
 	ctx, end := context.WithCancel(context.Background())

@@ -98,6 +98,7 @@ func (s *Sidecar) peerUp(ps peerSession) {
 		s.up[p] = append(s.up[p], ps)
 		s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
 		if len(s.up[p]) == 1 {
+			s.meet(p, ps.End())
 			s.staging.peerUp(p)
 			s.step(machine.PeerUp{Peer: p})
 		}
@@ -137,6 +138,7 @@ func (s *Sidecar) lose(p handoff.Member, err error) {
 	s.cfg.Metrics.Sessions(metrics.PeerSession, len(s.up))
 	s.log.Info("peer session ended", "peer", p, "err", err)
 	s.staging.peerDown(p)
+	delete(s.pairs, p)
 	s.step(machine.PeerDown{Peer: p, Err: err})
 }
 

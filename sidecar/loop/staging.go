@@ -21,10 +21,9 @@ import (
 
 // Staging is how a sidecar reads from ranks whose memory it cannot map.
 type Staging struct {
-	Transport string // what moves chunks, as metrics and discovery name it: "tcp"
-	Always    bool   // also from ranks of this host
-	Chunks    int32  // of drive.ChunkBytes, of each half of the arena
-	Start     func(ctx context.Context, group string, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error)
+	Chunks int32 // of drive.ChunkBytes, of each half of the arena
+	// Start starts the wire mover of a route, whose transport both ends offer.
+	Start func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error)
 }
 
 // staging is the sidecar's stage, and what the loop knows of its peers and jobs. It is of
@@ -35,9 +34,9 @@ type staging struct {
 	stage  *drive.Stage
 	ids    map[transfer.PeerID]handoff.Member // that have a session
 	links  map[handoff.Member]bool            // read by staging
-	pulls  map[staged.Job]uint64              // the machine's tickets
-	places map[handoff.Incarnation]string     // hosts by discovery
-	asking handoff.Check                      // of the StagedWant in hand
+	pulls  map[staged.Job]stagedTicket
+	places map[handoff.Incarnation]string // hosts by discovery
+	asking handoff.Check                  // of the StagedWant in hand
 }
 
 // arenaRegion is the arena's number among the local mover's regions: an engine's buffers
@@ -46,12 +45,12 @@ const arenaRegion = direct.MaxRegions - 1
 
 // Stage gives the sidecar its staging. Before Run.
 func (s *Sidecar) Stage(ctx context.Context, c Staging) error {
-	g := &staging{s: s, cfg: c, ids: map[transfer.PeerID]handoff.Member{}, links: map[handoff.Member]bool{}, pulls: map[staged.Job]uint64{},
+	g := &staging{s: s, cfg: c, ids: map[transfer.PeerID]handoff.Member{}, links: map[handoff.Member]bool{}, pulls: map[staged.Job]stagedTicket{},
 		places: map[handoff.Incarnation]string{}}
 	var err error
 	g.stage, err = drive.New(ctx, drive.Config{Chunks: c.Chunks, Local: s.cfg.Backend, Region: arenaRegion, Mint: Random, Post: s.post,
 		Owner: g, Log: s.log, Start: c.Start,
-		Group: func(p transfer.PeerID) string { return g.ids[p].Group },
+		Route: func(p transfer.PeerID) drive.Route { return g.route(g.ids[p]) },
 		Host:  func(p transfer.PeerID) string { return g.places[g.ids[p].Incarnation] }})
 	if err != nil {
 		return err
@@ -75,8 +74,20 @@ func (g *staging) found(rs []discovery.Record) {
 	}
 }
 
+// route is by which transport a peer's chunks come; none: the two have none in common.
+func (g *staging) route(p handoff.Member) drive.Route {
+	pr := g.s.pairs[p]
+	if pr == nil {
+		return drive.Route{}
+	}
+	return drive.Route{Group: p.Group, Transport: pr.wire.Transport}
+}
+
+// reaches reports whether chunks can come from a peer that has a session, and go to it.
+func (g *staging) reaches(p handoff.Member) bool { return g != nil && g.route(p).Transport != "" }
+
 func (g *staging) peerUp(p handoff.Member) {
-	if g != nil {
+	if g.reaches(p) {
 		g.ids[peerID(p)] = p
 		g.stage.PeerUp(peerID(p))
 	}
@@ -87,11 +98,6 @@ func (g *staging) peerDown(p handoff.Member) {
 		g.stage.PeerDown(peerID(p))
 		delete(g.ids, peerID(p))
 	}
-}
-
-// reads reports whether a peer's memory comes by staging.
-func (g *staging) reads(b handoff.Buffers) bool {
-	return g != nil && (g.cfg.Always || b.Host != g.s.host)
 }
 
 // engine says whose memory is packed and unpacked.
@@ -123,9 +129,10 @@ func (g *staging) moverRestarted() {
 // pull submits a job to the stage.
 func (g *staging) pull(f machine.Pull) {
 	j := staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair}
-	g.pulls[j] = f.Ticket
+	t := stagedTicket{g, j, f.Ticket, g.route(f.Peer).Transport}
+	g.pulls[j] = t
 	g.asking = f.Of
-	g.s.tickets[f.Ticket] = stagedTicket{g, j}
+	g.s.tickets[f.Ticket] = t
 	g.stage.Pull(peerID(f.Peer), j, pinOf(f.Of), f.Plan, pack.Own{Tokens: f.Job.Tokens, Blocks: f.Job.DstBlocks, Slot: f.Job.DstSlot})
 }
 
@@ -135,8 +142,10 @@ func pinOf(c handoff.Check) staged.Pin {
 
 // stagedTicket is one staged pull as the loop counts it; its end is Done of the stage.
 type stagedTicket struct {
-	g *staging
-	j staged.Job
+	g         *staging
+	j         staged.Job
+	ticket    uint64 // the machine's
+	transport string
 }
 
 func (t stagedTicket) Done() <-chan struct{} { return nil }
@@ -146,14 +155,14 @@ func (t stagedTicket) Cancel()               { t.g.stage.Cancel(t.j) }
 
 // Done implements drive.Owner.
 func (g *staging) Done(j staged.Job, bytes int64, err error) {
-	ticket, open := g.pulls[j]
+	t, open := g.pulls[j]
 	if !open {
 		return
 	}
 	delete(g.pulls, j)
-	delete(g.s.tickets, ticket)
-	g.s.cfg.Metrics.Moved(g.cfg.Transport, bytes)
-	g.s.local = append(g.s.local, machine.PullDone{Ticket: ticket, Bytes: bytes, Err: err})
+	delete(g.s.tickets, t.ticket)
+	g.s.cfg.Metrics.Moved(t.transport, bytes)
+	g.s.local = append(g.s.local, machine.PullDone{Ticket: t.ticket, Bytes: bytes, Err: err})
 }
 
 // AskGrant implements drive.Owner: it is the answer to the StagedWant in hand.
@@ -226,7 +235,7 @@ func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) b
 	default:
 		return false
 	}
-	if g == nil {
+	if !g.reaches(p) {
 		s.carry(machine.Refuse{Peer: p, What: fmt.Sprintf("%T", msg), Why: machine.Unmatched})
 		if w, want := msg.(handoff.StagedWant); want { // the reader waits for its end
 			j := handoff.StagedJob{Handoff: w.Of.ID.Bytes(), Attempt: w.Of.Attempt, Pair: w.Pair}

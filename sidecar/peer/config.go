@@ -19,6 +19,7 @@ import (
 
 	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // ErrConfig reports a configuration that cannot work.
@@ -27,8 +28,9 @@ var ErrConfig = errors.New("peer: bad configuration")
 // Config says who this sidecar is and how it is reached.
 type Config struct {
 	Self   handoff.Member
-	Host   string // host id: equal on one host only
-	Listen string // host:port; port 0 takes a free one
+	Host   string     // host id: equal on one host only
+	End    choice.End // how this sidecar can be read; its Name and Host are Self's and Host
+	Listen string     // host:port; port 0 takes a free one
 	// Server asks for and verifies client certificates; Client shows one and verifies
 	// the server's. Both TLS 1.3. How a name is matched is the configurations' matter.
 	Server, Client *tls.Config
@@ -59,7 +61,7 @@ func (c Config) Check() error {
 	case c.Limits.Queue < 0 || c.Limits.Sessions < 0 || c.Limits.Handshake < 0:
 		return fmt.Errorf("%w: limits %+v: want 0 (default) or more", ErrConfig, c.Limits)
 	}
-	_, err := codec.EncodeHello(codec.Hello{Self: c.Self, Host: c.Host})
+	_, err := codec.EncodeHello(codec.Hello{Self: c.Self, Host: c.Host, End: c.End})
 	return err
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/internal/certtest"
 	"github.com/batonkv/baton/sidecar/peer"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 type event struct {
@@ -55,7 +56,7 @@ func start(t *testing.T, ca *certtest.CA, group string, limits peer.Limits) node
 	t.Helper()
 	server, client := ca.Configs(t, "baton://c/t/"+group+"/0")
 	n := node{handler: make(handler, 4096), self: handoff.Member{Group: group, Incarnation: handoff.Incarnation(len(group) + 40)}}
-	s, err := peer.Listen(peer.Config{Self: n.self, Host: "host-" + group, Listen: "127.0.0.1:0",
+	s, err := peer.Listen(peer.Config{Self: n.self, Host: "host-" + group, End: choice.End{Offers: []choice.Offer{{Name: "tcp", Missing: "of " + group}}}, Listen: "127.0.0.1:0",
 		Server: server, Client: client, Limits: limits}, n.handler)
 	if err != nil {
 		t.Fatal(err)
@@ -91,8 +92,8 @@ func TestSession(t *testing.T) {
 	if sa.Identity() != "baton://c/t/decode/0" || sb.Identity() != "baton://c/t/prefill/0" {
 		t.Fatalf("identities %q, %q", sa.Identity(), sb.Identity())
 	}
-	if sa.Host() != "host-decode" || sb.Host() != "host-prefill" {
-		t.Fatalf("hosts %q, %q", sa.Host(), sb.Host())
+	if e := sa.End(); e.Host != "host-decode" || e.Name != "decode/0" || len(e.Offers) != 1 || e.Offers[0].Missing != "of decode" || sb.End().Host != "host-prefill" {
+		t.Fatalf("ends %+v, %+v", e, sb.End())
 	}
 	open := handoff.Open{ID: handoff.ID{Group: "decode", N: 3}, Key: handoff.Key{9}, Attempt: 1}
 	opened := handoff.Opened{ID: open.ID, Attempt: 1, Status: handoff.OK, Pins: []handoff.PinInfo{{Blocks: []int32{1, 2}, Slot: -1}}}

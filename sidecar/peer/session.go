@@ -17,6 +17,7 @@ import (
 	peerv1 "github.com/batonkv/baton/proto/peer/v1"
 	"github.com/batonkv/baton/proto/pump"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // Session is one stream with one peer process. Safe for concurrent use.
@@ -30,7 +31,7 @@ type Session struct {
 
 	// Set before Up and fixed from then on.
 	peer     handoff.Member
-	host     string
+	end      choice.End
 	identity string
 }
 
@@ -42,8 +43,8 @@ func (s *Server) newSession(dialed bool) *Session {
 // Peer is the other process. Before Up of a dialed session it is whom Dial wants.
 func (s *Session) Peer() handoff.Member { return s.peer }
 
-// Host is the peer's host id.
-func (s *Session) Host() string { return s.host }
+// End is what the peer says of how it can be read, with its host id.
+func (s *Session) End() choice.End { return s.end }
 
 // Identity is the first URI of the peer's verified certificate, "" if it has none.
 func (s *Session) Identity() string { return s.identity }
@@ -135,7 +136,7 @@ func (s *Session) greetBack(stream receiver) error {
 }
 
 func (s *Session) greet(want handoff.Member) error {
-	p, err := codec.EncodeHello(codec.Hello{Self: s.srv.cfg.Self, Host: s.srv.cfg.Host, Want: want})
+	p, err := codec.EncodeHello(codec.Hello{Self: s.srv.cfg.Self, Host: s.srv.cfg.Host, Want: want, End: s.srv.cfg.End})
 	if err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func (s *Session) greeted(stream receiver) error {
 	case !s.dialed && hello.Want != self:
 		return fmt.Errorf("%w: this is %v, %v is wanted", handoff.ErrPeer, self, hello.Want)
 	}
-	s.peer, s.host = hello.Self, hello.Host
+	s.peer, s.end = hello.Self, hello.End
 	return nil
 }
 

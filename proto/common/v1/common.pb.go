@@ -2432,6 +2432,168 @@ func (x *Phases) GetAdmitNs() int64 {
 	return 0
 }
 
+// Transport is one way by which a sidecar can be read, and can read.
+type Transport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of its wire, version included: both ends need the same.
+	Protocol string `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Why the sender cannot use it; empty: it can.
+	Missing       string `protobuf:"bytes,3,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transport) Reset() {
+	*x = Transport{}
+	mi := &file_common_v1_common_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transport) ProtoMessage() {}
+
+func (x *Transport) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transport.ProtoReflect.Descriptor instead.
+func (*Transport) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Transport) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Transport) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Transport) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
+// LinkEnd is what a sidecar says of itself when transports are chosen.
+type LinkEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 16.
+	Transports []*Transport `protobuf:"bytes,1,rep,name=transports,proto3" json:"transports,omitempty"`
+	// Identity of its PID namespace.
+	PidNamespace string `protobuf:"bytes,2,opt,name=pid_namespace,json=pidNamespace,proto3" json:"pid_namespace,omitempty"`
+	User         uint32 `protobuf:"varint,3,opt,name=user,proto3" json:"user,omitempty"`
+	// It may trace processes of other users.
+	Ptrace bool `protobuf:"varint,4,opt,name=ptrace,proto3" json:"ptrace,omitempty"`
+	// ptrace_scope of its kernel, at most 255.
+	Yama uint32 `protobuf:"varint,5,opt,name=yama,proto3" json:"yama,omitempty"`
+	// Bytes a second of the fastest RDMA port of its host; 0: none.
+	Rdma int64 `protobuf:"varint,6,opt,name=rdma,proto3" json:"rdma,omitempty"`
+	// Bytes a second of the interface that peers reach it by; 0: not known.
+	Speed         int64 `protobuf:"varint,7,opt,name=speed,proto3" json:"speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkEnd) Reset() {
+	*x = LinkEnd{}
+	mi := &file_common_v1_common_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkEnd) ProtoMessage() {}
+
+func (x *LinkEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkEnd.ProtoReflect.Descriptor instead.
+func (*LinkEnd) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *LinkEnd) GetTransports() []*Transport {
+	if x != nil {
+		return x.Transports
+	}
+	return nil
+}
+
+func (x *LinkEnd) GetPidNamespace() string {
+	if x != nil {
+		return x.PidNamespace
+	}
+	return ""
+}
+
+func (x *LinkEnd) GetUser() uint32 {
+	if x != nil {
+		return x.User
+	}
+	return 0
+}
+
+func (x *LinkEnd) GetPtrace() bool {
+	if x != nil {
+		return x.Ptrace
+	}
+	return false
+}
+
+func (x *LinkEnd) GetYama() uint32 {
+	if x != nil {
+		return x.Yama
+	}
+	return 0
+}
+
+func (x *LinkEnd) GetRdma() int64 {
+	if x != nil {
+		return x.Rdma
+	}
+	return 0
+}
+
+func (x *LinkEnd) GetSpeed() int64 {
+	if x != nil {
+		return x.Speed
+	}
+	return 0
+}
+
 var File_common_v1_common_proto protoreflect.FileDescriptor
 
 const file_common_v1_common_proto_rawDesc = "" +
@@ -2596,7 +2758,21 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\amove_ns\x18\x03 \x01(\x03R\x06moveNs\x12\x19\n" +
 	"\bcheck_ns\x18\x04 \x01(\x03R\acheckNs\x12\x17\n" +
 	"\adone_ns\x18\x05 \x01(\x03R\x06doneNs\x12\x19\n" +
-	"\badmit_ns\x18\x06 \x01(\x03R\aadmitNs*N\n" +
+	"\badmit_ns\x18\x06 \x01(\x03R\aadmitNs\"U\n" +
+	"\tTransport\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x18\n" +
+	"\amissing\x18\x03 \x01(\tR\amissing\"\xd4\x01\n" +
+	"\aLinkEnd\x12:\n" +
+	"\n" +
+	"transports\x18\x01 \x03(\v2\x1a.baton.common.v1.TransportR\n" +
+	"transports\x12#\n" +
+	"\rpid_namespace\x18\x02 \x01(\tR\fpidNamespace\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\rR\x04user\x12\x16\n" +
+	"\x06ptrace\x18\x04 \x01(\bR\x06ptrace\x12\x12\n" +
+	"\x04yama\x18\x05 \x01(\rR\x04yama\x12\x12\n" +
+	"\x04rdma\x18\x06 \x01(\x03R\x04rdma\x12\x14\n" +
+	"\x05speed\x18\a \x01(\x03R\x05speed*N\n" +
 	"\x06Paging\x12\x16\n" +
 	"\x12PAGING_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10PAGING_PER_BLOCK\x10\x01\x12\x16\n" +
@@ -2656,7 +2832,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
@@ -2689,6 +2865,8 @@ var file_common_v1_common_proto_goTypes = []any{
 	(*Import)(nil),        // 28: baton.common.v1.Import
 	(*Imported)(nil),      // 29: baton.common.v1.Imported
 	(*Phases)(nil),        // 30: baton.common.v1.Phases
+	(*Transport)(nil),     // 31: baton.common.v1.Transport
+	(*LinkEnd)(nil),       // 32: baton.common.v1.LinkEnd
 }
 var file_common_v1_common_proto_depIdxs = []int32{
 	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
@@ -2719,11 +2897,12 @@ var file_common_v1_common_proto_depIdxs = []int32{
 	23, // 25: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
 	9,  // 26: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
 	30, // 27: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	31, // 28: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -2737,7 +2916,7 @@ func file_common_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -627,7 +627,9 @@ type Hello struct {
 	// Equal on one host only.
 	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
 	// By the dialer: whom it expects. Another process answers with an error.
-	Want          *v1.Member `protobuf:"bytes,3,opt,name=want,proto3" json:"want,omitempty"`
+	Want *v1.Member `protobuf:"bytes,3,opt,name=want,proto3" json:"want,omitempty"`
+	// How the sender can be read; the other side compares it with itself.
+	End           *v1.LinkEnd `protobuf:"bytes,4,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -679,6 +681,13 @@ func (x *Hello) GetHost() string {
 func (x *Hello) GetWant() *v1.Member {
 	if x != nil {
 		return x.Want
+	}
+	return nil
+}
+
+func (x *Hello) GetEnd() *v1.LinkEnd {
+	if x != nil {
+		return x.End
 	}
 	return nil
 }
@@ -2729,11 +2738,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"stagedStop\x12<\n" +
 	"\vstaged_gone\x18  \x01(\v2\x19.baton.peer.v1.StagedGoneH\x00R\n" +
 	"stagedGoneB\t\n" +
-	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"u\n" +
+	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"\xa1\x01\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12+\n" +
-	"\x04want\x18\x03 \x01(\v2\x17.baton.common.v1.MemberR\x04want\"k\n" +
+	"\x04want\x18\x03 \x01(\v2\x17.baton.common.v1.MemberR\x04want\x12*\n" +
+	"\x03end\x18\x04 \x01(\v2\x18.baton.common.v1.LinkEndR\x03end\"k\n" +
 	"\x04Join\x12/\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachR\x06attach\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x12\x12\n" +
@@ -2937,19 +2947,20 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*StagedGone)(nil),      // 33: baton.peer.v1.StagedGone
 	(*v1.Decision)(nil),     // 34: baton.common.v1.Decision
 	(*v1.Member)(nil),       // 35: baton.common.v1.Member
-	(*v1.Attach)(nil),       // 36: baton.common.v1.Attach
-	(*v1.Model)(nil),        // 37: baton.common.v1.Model
-	(*v1.Shard)(nil),        // 38: baton.common.v1.Shard
-	(*v1.PinInfo)(nil),      // 39: baton.common.v1.PinInfo
-	(*v1.HandoffID)(nil),    // 40: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),     // 41: baton.common.v1.Reserved
-	(*v1.LifecycleAck)(nil), // 42: baton.common.v1.LifecycleAck
-	(*v1.Importer)(nil),     // 43: baton.common.v1.Importer
-	(*v1.Resume)(nil),       // 44: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 45: baton.common.v1.Salt
-	(*v1.Span)(nil),         // 46: baton.common.v1.Span
-	(*v1.Box)(nil),          // 47: baton.common.v1.Box
-	(v1.DType)(0),           // 48: baton.common.v1.DType
+	(*v1.LinkEnd)(nil),      // 36: baton.common.v1.LinkEnd
+	(*v1.Attach)(nil),       // 37: baton.common.v1.Attach
+	(*v1.Model)(nil),        // 38: baton.common.v1.Model
+	(*v1.Shard)(nil),        // 39: baton.common.v1.Shard
+	(*v1.PinInfo)(nil),      // 40: baton.common.v1.PinInfo
+	(*v1.HandoffID)(nil),    // 41: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),     // 42: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 43: baton.common.v1.LifecycleAck
+	(*v1.Importer)(nil),     // 44: baton.common.v1.Importer
+	(*v1.Resume)(nil),       // 45: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 46: baton.common.v1.Salt
+	(*v1.Span)(nil),         // 47: baton.common.v1.Span
+	(*v1.Box)(nil),          // 48: baton.common.v1.Box
+	(v1.DType)(0),           // 49: baton.common.v1.DType
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -2984,52 +2995,53 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	33, // 29: baton.peer.v1.PeerMessage.staged_gone:type_name -> baton.peer.v1.StagedGone
 	35, // 30: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
 	35, // 31: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	36, // 32: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	35, // 33: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 34: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	37, // 35: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	38, // 36: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	35, // 37: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	39, // 38: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	40, // 39: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	40, // 40: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
-	40, // 41: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
-	40, // 42: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	40, // 43: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	41, // 44: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	42, // 45: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
-	19, // 46: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	40, // 47: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	43, // 48: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	40, // 49: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 50: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	35, // 51: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	39, // 52: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	44, // 53: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	45, // 54: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	40, // 55: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	22, // 56: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	40, // 57: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	43, // 58: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	40, // 59: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 60: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	40, // 61: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	43, // 62: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	22, // 63: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
-	46, // 64: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
-	29, // 65: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
-	47, // 66: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
-	48, // 67: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
-	27, // 68: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
-	27, // 69: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
-	27, // 70: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
-	1,  // 71: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 72: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	72, // [72:73] is the sub-list for method output_type
-	71, // [71:72] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	36, // 32: baton.peer.v1.Hello.end:type_name -> baton.common.v1.LinkEnd
+	37, // 33: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	35, // 34: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 35: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	38, // 36: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	39, // 37: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	35, // 38: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	40, // 39: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	41, // 40: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	41, // 41: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	41, // 42: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	41, // 43: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	41, // 44: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	42, // 45: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	43, // 46: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
+	19, // 47: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	41, // 48: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	44, // 49: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	41, // 50: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 51: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	35, // 52: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	40, // 53: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	45, // 54: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	46, // 55: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	41, // 56: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	22, // 57: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	41, // 58: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	44, // 59: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	41, // 60: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 61: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	41, // 62: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	44, // 63: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	22, // 64: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
+	47, // 65: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
+	29, // 66: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
+	48, // 67: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
+	49, // 68: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
+	27, // 69: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
+	27, // 70: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
+	27, // 71: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
+	1,  // 72: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 73: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	73, // [73:74] is the sub-list for method output_type
+	72, // [72:73] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }

@@ -17,7 +17,7 @@ func (s *Stage) fetch(f staged.Fetch) {
 }
 
 func (s *Stage) fetchInto(f staged.Fetch) error {
-	w, k := s.wires[s.cfg.Group(f.Peer)], s.pulls[f.Stamp.Job]
+	w, k := s.wires[s.cfg.Route(f.Peer)], s.pulls[f.Stamp.Job]
 	at, host := s.at[f.Peer], s.cfg.Host(f.Peer)
 	if w == nil || w.mover == nil || w.id != f.Wire || k == nil || at.wire != f.Of || host == "" {
 		return fmt.Errorf("%w: no wire mover for %s, or nobody knows its address", transfer.ErrPeer, f.Peer)

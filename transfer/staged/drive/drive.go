@@ -62,6 +62,9 @@ type Spec struct {
 	Moves  []pack.Move
 }
 
+// Route is a peer group, and the transport that brings its chunks.
+type Route struct{ Group, Transport string }
+
 // Config of a Stage.
 type Config struct {
 	Chunks  int32 // of each half of the arena
@@ -72,12 +75,13 @@ type Config struct {
 	Patience time.Duration
 	Local    transfer.Backend
 	Region   transfer.RegionID // of the arena, among those registered with Local
-	// Group is the group of a peer that has a session: its ranks share a wire mover.
-	Group func(transfer.PeerID) string
+	// Route is how chunks come from a peer that has a session: those of one route share a
+	// wire mover.
+	Route func(transfer.PeerID) Route
 	// Host is where a peer's wire movers are dialled.
 	Host func(transfer.PeerID) string
-	// Start starts the wire mover for a group over the arena.
-	Start func(ctx context.Context, group string, id staged.Incarnation, arena transfer.Memory) (Mover, error)
+	// Start starts the wire mover of a route over the arena.
+	Start func(ctx context.Context, r Route, id staged.Incarnation, arena transfer.Memory) (Mover, error)
 	// Mint makes numbers that never repeat.
 	Mint func() uint64
 	// Post runs f on the owner's goroutine, later; false: the owner has ended.
@@ -113,8 +117,8 @@ type Stage struct {
 	events  []any // to step, in order
 	busy    bool  // events are being stepped
 	engine  *engine
-	peers   map[transfer.PeerID]string // that have a session: their group
-	wires   map[string]*wire
+	peers   map[transfer.PeerID]Route // that have a session
+	wires   map[Route]*wire
 	serves  map[staged.Job]*serve
 	grants  map[uint64]*serve
 	pulls   map[staged.Job]*pull
@@ -177,8 +181,8 @@ func New(ctx context.Context, cfg Config) (*Stage, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("staging arena: %w", err), a.close())
 	}
-	s := &Stage{cfg: cfg, arena: a, region: region, src: src, dst: dst, peers: map[transfer.PeerID]string{},
-		wires: map[string]*wire{}, serves: map[staged.Job]*serve{}, grants: map[uint64]*serve{}, pulls: map[staged.Job]*pull{},
+	s := &Stage{cfg: cfg, arena: a, region: region, src: src, dst: dst, peers: map[transfer.PeerID]Route{},
+		wires: map[Route]*wire{}, serves: map[staged.Job]*serve{}, grants: map[uint64]*serve{}, pulls: map[staged.Job]*pull{},
 		offers: map[uint64]transfer.PeerID{}, packs: map[uint64]transfer.Ticket{}, unpacks: map[uint64]transfer.Ticket{},
 		fetches: map[uint64]func(){}, at: map[transfer.PeerID]place{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -187,24 +191,24 @@ func New(ctx context.Context, cfg Config) (*Stage, error) {
 
 // PeerUp says that a session to p stands.
 func (s *Stage) PeerUp(p transfer.PeerID) {
-	g := s.cfg.Group(p)
-	s.peers[p] = g
+	r := s.cfg.Route(p)
+	s.peers[p] = r
 	s.step(staged.PeerUp{Peer: p}, both)
-	if w := s.wires[g]; w != nil && w.mover != nil {
+	if w := s.wires[r]; w != nil && w.mover != nil {
 		s.tell(w, p)
 	}
 }
 
 // PeerDown says that it ended.
 func (s *Stage) PeerDown(p transfer.PeerID) {
-	g, up := s.peers[p]
+	r, up := s.peers[p]
 	if !up {
 		return
 	}
 	delete(s.peers, p)
 	delete(s.at, p)
 	s.step(staged.PeerDown{Peer: p}, both)
-	s.retire(g)
+	s.retire(r)
 }
 
 // FromPeer takes a message of p.
@@ -255,8 +259,8 @@ func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *res
 		return fmt.Errorf("%w: job %+v", transfer.ErrBusy, j)
 	}
 	s.pulls[j] = &pull{peer: p, moves: moves, pack: c.pack, own: own, copies: c.in}
-	if g, up := s.peers[p]; up {
-		s.wire(g)
+	if r, up := s.peers[p]; up {
+		s.wire(r)
 	}
 	s.step(staged.Pull{Peer: p, Job: j, Pin: pin, Chunks: n}, dest)
 	return nil

@@ -46,10 +46,10 @@ type node struct {
 
 	queue  chan func()
 	over   chan struct{}
-	held   func(grant uint64) bool    // says yes to a grant; nil: always
-	from   pack.Own                   // what a grant lets be packed
-	open   map[uint64]bool            // grants
-	groups map[transfer.PeerID]string // of peers that have a session
+	held   func(grant uint64) bool         // says yes to a grant; nil: always
+	from   pack.Own                        // what a grant lets be packed
+	open   map[uint64]bool                 // grants
+	routes map[transfer.PeerID]drive.Route // of peers that have a session
 	done   chan result
 	pid    chan drive.Mover
 	lose   func(staged.Message) bool // on the way to the peer; nil: none
@@ -75,7 +75,7 @@ func mint() uint64 {
 
 func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32) *node {
 	t.Helper()
-	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, groups: map[transfer.PeerID]string{},
+	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{},
 		done: make(chan result, 64), pid: make(chan drive.Mover, 64)}
 	var err error
 	if n.mem, err = model.Rank(cut, memory(), rank); err != nil {
@@ -93,7 +93,7 @@ func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Ran
 		}
 	}
 	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
-		Group: func(p transfer.PeerID) string { return n.groups[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6,
+		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6,
 		Start: n.start,
 		Post: func(f func()) bool {
 			select {
@@ -142,8 +142,8 @@ func (n *node) regions() (map[transfer.RegionID]transfer.Memory, error) {
 }
 
 // start runs a wire mover within this process.
-func (n *node) start(ctx context.Context, group string, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
-	w, err := mover.WireInProcess(ctx, mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: "tcp", Wire: id, Group: group,
+func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
+	w, err := mover.WireInProcess(ctx, mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
 		Bytes: arena.Len, Chunk: drive.ChunkBytes, Listen: "127.0.0.1:0"}}, func(s mover.Setup, b []byte) (staged.Wire, error) {
 		return tcp.New(tcp.Config{Wire: s.Wire, Arena: b, Chunk: s.Chunk, Listen: s.Listen})
 	})
@@ -154,10 +154,10 @@ func (n *node) start(ctx context.Context, group string, id staged.Incarnation, a
 	return w, nil
 }
 
-// meets and leaves begin and end the session to a peer, whose group is known as long.
+// meets and leaves begin and end the session to a peer, whose route is known as long.
 func (n *node) meets(p transfer.PeerID) {
 	n.sync(func() {
-		n.groups[p] = "other"
+		n.routes[p] = drive.Route{Group: "other", Transport: "tcp"}
 		n.stage.PeerUp(p)
 	})
 }
@@ -165,7 +165,7 @@ func (n *node) meets(p transfer.PeerID) {
 func (n *node) leaves(p transfer.PeerID) {
 	n.sync(func() {
 		n.stage.PeerDown(p)
-		delete(n.groups, p)
+		delete(n.routes, p)
 	})
 }
 

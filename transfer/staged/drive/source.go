@@ -155,7 +155,7 @@ func (s *Stage) copy(l transfer.Link, tm *lower.Template, j lower.Job, open map[
 
 // expose lets the peer fetch a packed chunk, and then tells it.
 func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
-	w := s.wires[s.cfg.Group(p)]
+	w := s.wires[s.cfg.Route(p)]
 	k := s.serves[m.Job]
 	if w == nil || w.mover == nil || w.id != m.Wire || k == nil {
 		return // its exit, or the end of the job, is on the way
@@ -188,7 +188,7 @@ func (s *Stage) credited(p transfer.PeerID, offer uint64) {
 		return
 	}
 	delete(s.offers, offer)
-	if w := s.wires[s.cfg.Group(p)]; w != nil && w.mover != nil {
+	if w := s.wires[s.cfg.Route(p)]; w != nil && w.mover != nil {
 		w.mover.Withdraw(offer)
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/batonkv/baton/transfer/staged"
 )
 
-// wire is a peer group's wire mover: wanted, started, and seen to exit, one at a time.
+// wire is a route's wire mover: wanted, started, and seen to exit, one at a time.
 type wire struct {
-	group string
+	route Route
 	id    staged.Incarnation
 	mover Mover // nil while it is being started
 	port  int32
@@ -29,13 +29,13 @@ var errStops = errors.New("the sidecar stops")
 // again is the pause before a wire mover that ended or did not start has a successor.
 const again = 200 * time.Millisecond
 
-// wire makes sure that a group has a wire mover, or will have one.
-func (s *Stage) wire(group string) {
-	if s.wires[group] != nil || s.ctx.Err() != nil {
+// wire makes sure that a route has a wire mover, or will have one.
+func (s *Stage) wire(r Route) {
+	if s.wires[r] != nil || s.ctx.Err() != nil {
 		return
 	}
-	w := &wire{group: group, id: staged.Incarnation(s.cfg.Mint()), told: map[transfer.PeerID]bool{}}
-	s.wires[group] = w
+	w := &wire{route: r, id: staged.Incarnation(s.cfg.Mint()), told: map[transfer.PeerID]bool{}}
+	s.wires[r] = w
 	s.work.Go(func() {
 		m, err := s.start(w)
 		told := make(chan struct{})
@@ -60,7 +60,7 @@ func (s *Stage) start(w *wire) (Mover, error) {
 		return nil, err
 	}
 	defer closeMemory(mem)
-	return s.cfg.Start(s.ctx, w.group, w.id, mem)
+	return s.cfg.Start(s.ctx, w.route, w.id, mem)
 }
 
 func (s *Stage) started(w *wire, m Mover, err error) {
@@ -72,23 +72,23 @@ func (s *Stage) started(w *wire, m Mover, err error) {
 		}
 	}
 	if err != nil {
-		s.cfg.Log.Warn("wire mover did not start", "group", w.group, "err", err)
-		delete(s.wires, w.group)
-		for j := range s.jobsOf(w.group) {
+		s.cfg.Log.Warn("wire mover did not start", "group", w.route.Group, "transport", w.route.Transport, "err", err)
+		delete(s.wires, w.route)
+		for j := range s.jobsOf(w.route) {
 			s.step(staged.Cancel{Job: j}, both)
 		}
 		return
 	}
 	w.mover, w.port = m, int32(port)
-	s.cfg.Log.Info("wire mover is up", "group", w.group, "pid", m.PID())
+	s.cfg.Log.Info("wire mover is up", "group", w.route.Group, "transport", w.route.Transport, "pid", m.PID())
 	s.work.Go(func() {
 		<-m.Exited()
 		s.post(func() { s.exited(w) })
 	})
-	for _, p := range s.of(w.group) {
+	for _, p := range s.of(w.route) {
 		s.tell(w, p)
 	}
-	s.retire(w.group)
+	s.retire(w.route)
 }
 
 // tell says that a wire mover serves a peer.
@@ -97,10 +97,10 @@ func (s *Stage) tell(w *wire, p transfer.PeerID) {
 	s.step(staged.WireUp{Peer: p, Wire: w.id}, both)
 }
 
-// of are a group's peers that have a session, in order.
-func (s *Stage) of(group string) (out []transfer.PeerID) {
-	for p, g := range s.peers {
-		if g == group {
+// of are a route's peers that have a session, in order.
+func (s *Stage) of(r Route) (out []transfer.PeerID) {
+	for p, o := range s.peers {
+		if o == r {
 			out = append(out, p)
 		}
 	}
@@ -108,16 +108,16 @@ func (s *Stage) of(group string) (out []transfer.PeerID) {
 	return out
 }
 
-// jobsOf are the open jobs of a group's peers, of both halves.
-func (s *Stage) jobsOf(group string) map[staged.Job]bool {
+// jobsOf are the open jobs of a route's peers, of both halves.
+func (s *Stage) jobsOf(r Route) map[staged.Job]bool {
 	out := map[staged.Job]bool{}
 	for j, k := range s.serves {
-		if s.cfg.Group(k.peer) == group {
+		if s.cfg.Route(k.peer) == r {
 			out[j] = true
 		}
 	}
 	for j, k := range s.pulls {
-		if s.cfg.Group(k.peer) == group {
+		if s.cfg.Route(k.peer) == r {
 			out[j] = true
 		}
 	}
@@ -127,8 +127,8 @@ func (s *Stage) jobsOf(group string) map[staged.Job]bool {
 // exited is the seen exit of a wire mover. A peer whose session has ended in between still
 // has chunks with it.
 func (s *Stage) exited(w *wire) {
-	s.cfg.Log.Info("wire mover ended", "group", w.group, "err", w.mover.Why())
-	delete(s.wires, w.group)
+	s.cfg.Log.Info("wire mover ended", "group", w.route.Group, "transport", w.route.Transport, "err", w.mover.Why())
+	delete(s.wires, w.route)
 	maps.DeleteFunc(s.offers, func(_ uint64, p transfer.PeerID) bool { return w.told[p] })
 	for _, p := range slices.Sorted(maps.Keys(w.told)) {
 		s.step(staged.WireExit{Peer: p, Wire: w.id}, both)
@@ -139,8 +139,8 @@ func (s *Stage) exited(w *wire) {
 		select {
 		case <-t.C:
 			s.post(func() {
-				if len(s.jobsOf(w.group)) > 0 {
-					s.wire(w.group)
+				if len(s.jobsOf(w.route)) > 0 {
+					s.wire(w.route)
 				}
 			})
 		case <-s.ctx.Done():
@@ -159,8 +159,8 @@ func (s *Stage) killWire(p transfer.PeerID, id staged.Incarnation) {
 }
 
 // retire lets a wire mover go that has no peer any more.
-func (s *Stage) retire(group string) {
-	if w := s.wires[group]; w != nil && w.mover != nil && len(s.of(group)) == 0 {
+func (s *Stage) retire(r Route) {
+	if w := s.wires[r]; w != nil && w.mover != nil && len(s.of(r)) == 0 {
 		w.mover.Kill(errors.New("no session to its group is left"))
 	}
 }
@@ -259,7 +259,7 @@ func (s *Stage) Close(ctx context.Context) error {
 		select {
 		case <-w.mover.Exited():
 		case <-ctx.Done():
-			return fmt.Errorf("wire mover of %s, pid %d, has not exited: %w", w.group, w.mover.PID(), ctx.Err())
+			return fmt.Errorf("wire mover of %s, pid %d, has not exited: %w", w.route.Group, w.mover.PID(), ctx.Err())
 		}
 	}
 	s.NoEngine()

@@ -1,0 +1,119 @@
+package cmd
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/transfer/choice"
+)
+
+// Protocols of what this program moves bytes by; a change that the other end would not
+// understand changes the number.
+const (
+	shmProtocol = "memfd/1"
+	tcpProtocol = "tls/1"
+)
+
+// end is what this sidecar tells its peers of how it can be read.
+func end(s config.Staging, addr string) choice.End {
+	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, {Name: choice.TCP, Protocol: tcpProtocol}},
+		Process: process(), Speed: speedAt(addr)}
+	for i, o := range e.Offers {
+		if o.Missing == "" {
+			e.Offers[i].Missing = unwanted(s, o.Name)
+		}
+	}
+	return e
+}
+
+// unwanted is why the configuration leaves a transport out.
+func unwanted(s config.Staging, name string) string {
+	switch {
+	case name == choice.Shm && s.When == config.Always:
+		return "staging.when is " + s.When
+	case name == choice.Shm, s.Transport == config.Auto, s.Transport == name:
+		return ""
+	}
+	return "staging.transport is " + s.Transport
+}
+
+// names are those of what e has, as discovery hears them.
+func names(e choice.End) (out []string) {
+	for _, o := range e.Offers {
+		if o.Missing == "" {
+			out = append(out, o.Name)
+		}
+	}
+	return out
+}
+
+// process is what the kernel lets the movers of this sidecar do.
+func process() choice.Process {
+	p := choice.Process{User: uint32(os.Getuid()), Ptrace: capable(capPtrace), RDMA: rdma()}
+	p.PIDs, _ = os.Readlink("/proc/self/ns/pid")
+	if n, err := strconv.ParseUint(read("/proc/sys/kernel/yama/ptrace_scope"), 10, 8); err == nil {
+		p.Yama = uint8(n)
+	}
+	return p
+}
+
+// read is a small file's text; empty when it cannot be read.
+func read(path string) string {
+	b, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(b))
+}
+
+// capPtrace is CAP_SYS_PTRACE.
+const capPtrace = 19
+
+// capable reports whether this process has a capability in effect.
+func capable(n uint) bool {
+	for line := range strings.Lines(read("/proc/self/status")) {
+		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+			return err == nil && set>>n&1 == 1
+		}
+	}
+	return false
+}
+
+// rdma is the rate of the host's fastest RDMA port that is up.
+func rdma() (best int64) {
+	ports, _ := filepath.Glob("/sys/class/infiniband/*/ports/*")
+	for _, port := range ports {
+		var gbits float64
+		if _, err := fmt.Sscanf(read(port+"/rate"), "%g", &gbits); err == nil && strings.Contains(read(port+"/state"), "ACTIVE") {
+			best = max(best, int64(gbits*1e9/8))
+		}
+	}
+	return best
+}
+
+// speedAt is the speed of the interface that has the address of addr, host:port; 0: not known.
+func speedAt(addr string) int64 {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	all, err2 := net.Interfaces()
+	if err != nil || err2 != nil || ip == nil {
+		return 0
+	}
+	for _, i := range all {
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); !ok || !n.IP.Equal(ip) {
+				continue
+			}
+			mbits, err := strconv.ParseInt(read("/sys/class/net/"+i.Name+"/speed"), 10, 32)
+			if err != nil || mbits < 1 {
+				return 0
+			}
+			return mbits * 1e6 / 8
+		}
+	}
+	return 0
+}

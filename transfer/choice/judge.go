@@ -1,0 +1,132 @@
+package choice
+
+import (
+	"fmt"
+	"time"
+)
+
+// Verdict is what a link is worth.
+type Verdict string
+
+const (
+	Unmeasured Verdict = "unmeasured" // nothing has crossed it, or nothing is there to compare with
+	Good       Verdict = "good"
+	Degraded   Verdict = "degraded" // far below what its kind should do, or not of the kind that was meant
+	Broken     Verdict = "broken"   // nothing can cross it
+)
+
+// Measured is what a probe found. Zero: nothing was measured.
+type Measured struct {
+	Rate    float64       // bytes a second of chunks in a row
+	Latency time.Duration // of one small read
+}
+
+// Baseline is what a host does by itself, in bytes a second; 0: not known.
+type Baseline struct {
+	Copy float64 // one thread's copy of memory
+	TLS  float64 // one connection to itself
+	TCP  float64 // the same in clear
+}
+
+// Fractions of a baseline. A wire mover's transfer passes two sockets and a pipe that the
+// baseline does not, and shares the host with what it measures: a link is not called
+// degraded before it does less than a quarter of what is expected.
+const (
+	ofCopy = 0.25
+	low    = 0.25
+)
+
+// Expect is what a link should bring, in bytes a second, and in words where that comes from.
+// 0: nothing is known to compare with.
+func Expect(c Choice, own, peer End, b Baseline) (float64, string) {
+	same := own.Host != "" && own.Host == peer.Host
+	meant := c.Way
+	if meant == Emulation {
+		if meant = RDMA; same {
+			meant = CMA
+		}
+	}
+	switch meant {
+	case CMA:
+		return b.Copy * ofCopy, "a quarter of a copy of memory on this host"
+	case RDMA:
+		return float64(slower(own.Process.RDMA, peer.Process.RDMA)), "the slower end's RDMA port"
+	case TLS:
+		return wired(same, b.TLS, own, peer, "TLS to itself on this host")
+	case Plain:
+		return wired(same, b.TCP, own, peer, "TCP to itself on this host")
+	}
+	return 0, ""
+}
+
+// wired is what comes over a network interface. Where its speed is not known, a transfer from
+// the host to itself says nothing of another host.
+func wired(same bool, loopback float64, own, peer End, words string) (float64, string) {
+	speed := slower(own.Speed, peer.Speed)
+	switch {
+	case loopback == 0:
+		return 0, ""
+	case same:
+		return loopback, words
+	case speed == 0:
+		return 0, ""
+	case float64(speed) < loopback:
+		return float64(speed), "the slower end's network interface"
+	}
+	return loopback, words
+}
+
+// slower is the smaller of two speeds; 0 when one is not known.
+func slower(a, b int64) int64 { return min(a, b) }
+
+// Finding is a verdict with its cause and the remedy, for people; both empty when Good.
+type Finding struct {
+	Verdict    Verdict
+	Cause, Fix string
+}
+
+// Judge says what a link is worth that should bring expected bytes a second. broken is why
+// nothing crossed it.
+func Judge(c Choice, m Measured, expected float64, broken string) Finding {
+	switch {
+	case c.Transport == "":
+		return Finding{Broken, c.Why, "set staging.transport to auto, or alike at both ends"}
+	case broken != "":
+		return Finding{Broken, broken, "look at the logs of both sidecars and their movers; are all ports of both hosts reachable from the other?"}
+	case c.Way == Emulation:
+		return Finding{Degraded, "tcp emulation: " + c.Caveat, emulationFix(c)}
+	case m.Rate == 0:
+		return Finding{Verdict: Unmeasured}
+	case m.Rate < low*expected:
+		return Finding{Degraded, slow(c, m, expected), slowFix(c, m)}
+	}
+	return Finding{Verdict: Good}
+}
+
+func emulationFix(c Choice) string {
+	return "give the two what " + c.Transport + " needs, or set staging.transport to auto: it takes tcp then, with TLS and without the other process's help"
+}
+
+// far is a round trip that no local network has.
+const far = 5 * time.Millisecond
+
+func slow(c Choice, m Measured, expected float64) string {
+	s := fmt.Sprintf("%.0f%% of what %s should bring", 100*m.Rate/expected, c.Way)
+	switch {
+	case c.Way == CMA:
+		return s + ": UCX may have gone over TCP"
+	case m.Latency > far:
+		return s + fmt.Sprintf(": one small read takes %v", m.Latency.Round(time.Millisecond))
+	}
+	return s
+}
+
+func slowFix(c Choice, m Measured) string {
+	switch {
+	case c.Way == CMA || c.Way == RDMA:
+		return "see what UCX chose: start the sidecar with UCX_PROTO_INFO=y and UCX_LOG_LEVEL=info"
+	case m.Latency > far:
+		return "look for loss and for a shaper between the hosts, and raise net.ipv4.tcp_rmem and tcp_wmem for a long way"
+	}
+	return "measure again while the hosts are idle; then look at the interface's speed, and for a shaper between the hosts"
+}
