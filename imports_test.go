@@ -113,7 +113,7 @@ func TestImports(t *testing.T) {
 }
 
 // pure packages keep no clock, start nothing and reach nothing outside.
-var pure = []string{"transfer/layout/...", "transfer/reshard", "transfer/lower", "transfer/planview", "transfer/choice", "transfer/staged", "transfer/staged/pack", "sidecar/handoff",
+var pure = []string{"transfer/layout/...", "transfer/reshard", "transfer/lower", "transfer/sums", "transfer/planview", "transfer/choice", "transfer/staged", "transfer/staged/pack", "sidecar/handoff",
 	"sidecar/machine", "sidecar/engine/blockhash", "sidecar/events", "transfer", "plugins/adapter/session", "examples/engine/sample",
 	"examples/engine/admission", "examples/engine/paged", "examples/engine/safetensors"}
 

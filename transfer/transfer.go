@@ -11,6 +11,7 @@ import (
 	"errors"
 
 	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // Sentinels, one per decision that a caller makes. errors.Is finds them through
@@ -114,6 +115,13 @@ type Ticket interface {
 	Err() error   // nil, or why the bytes are bad; valid once Done is closed
 	Bytes() int64 // bytes written; valid once Done is closed
 	Cancel()      // asks to stop; Done still closes only when nothing can touch the memory
+}
+
+// Summer is the ability of a Backend to add up what its regions hold. It reads: a region
+// that is summed is in use, and Close of it is ErrBusy. It waits for its answer; when ctx
+// ends first, the sums that were begun go on to their end.
+type Summer interface {
+	Sum(ctx context.Context, j *sums.Job) ([]uint64, error)
 }
 
 // Copier executes nests between memory that its process can reach, and alone

@@ -40,11 +40,14 @@ func isas() (all []isa) {
 	return all
 }
 
-// The two declarations of an op must have one layout: a difference does not compile.
+// The two declarations of each op must have one layout: a difference does not compile.
 var (
 	_ [unsafe.Sizeof(plain.Op{}) - unsafe.Sizeof(C.struct_rows_op{})]byte
 	_ [unsafe.Sizeof(C.struct_rows_op{}) - unsafe.Sizeof(plain.Op{})]byte
 	_ [unsafe.Offsetof(plain.Op{}.Dims) - unsafe.Offsetof(C.struct_rows_op{}.dim)]byte
+	_ [unsafe.Sizeof(plain.SumOp{}) - unsafe.Sizeof(C.struct_rows_sum{})]byte
+	_ [unsafe.Sizeof(C.struct_rows_sum{}) - unsafe.Sizeof(plain.SumOp{})]byte
+	_ [unsafe.Offsetof(plain.SumOp{}.Slot) - unsafe.Offsetof(C.struct_rows_sum{}.slot)]byte
 )
 
 // exec runs checked ops in one call into C.
@@ -58,6 +61,18 @@ func exec(i isa, ops []plain.Op, stream bool) {
 	}
 	if rc := C.rows_exec((*C.struct_rows_op)(unsafe.Pointer(&ops[0])), C.int64_t(len(ops)), C.int32_t(i), s); rc != 0 {
 		plain.Exec(ops) // an instruction set that this CPU lacks: the bytes still arrive
+	}
+}
+
+// sum runs checked ops in one call into C.
+func sum(i isa, ops []plain.SumOp, blocks []int32, out []uint64) {
+	if len(ops) == 0 {
+		return
+	}
+	rc := C.rows_sums((*C.struct_rows_sum)(unsafe.Pointer(&ops[0])), C.int64_t(len(ops)), (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(blocks))),
+		(*C.uint64_t)(unsafe.Pointer(&out[0])), C.int32_t(i))
+	if rc != 0 {
+		plain.Sum(ops, blocks, out) // an instruction set that this CPU lacks
 	}
 }
 

@@ -34,6 +34,21 @@ int32_t rows_best(void);
  * do not fit it. isa must not exceed rows_best(). Returns 0, or -1 for a bad isa, rank or kind. */
 int32_t rows_exec(const struct rows_op *ops, int64_t n, int32_t isa, int32_t stream);
 
+/* One layer of a state whose rows lo to hi are summed, in ranges; bounds are checked.
+ * Layout equals plain.SumOp, which says what a sum is. */
+struct rows_sum {
+	uint64_t at;
+	int64_t item, row, unit, elem; /* bytes between neighbours */
+	int64_t elems;
+	uint64_t key;
+	int64_t bias, lo, hi, range;
+	int32_t units, depth, size, slot;
+	int64_t out; /* of the first sum, [unit][range] */
+};
+
+/* Adds up n ops into out, which the caller has zeroed. Returns 0, or -1 for a bad isa. */
+int32_t rows_sums(const struct rows_sum *ops, int64_t n, const int32_t *blocks, uint64_t *out, int32_t isa);
+
 /* One call of the C library's memcpy: the yardstick. */
 void rows_memcpy(uint64_t dst, uint64_t src, int64_t n);
 

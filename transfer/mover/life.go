@@ -344,15 +344,21 @@ func (l *life) do(ctx context.Context, f frame, undo *frame) error {
 	return err
 }
 
-// ask sends f, whose descriptors it owns, and waits for the answer. When ctx ends
-// first and the answer turns out to be yes, undo is sent.
+// ask is answer for one that is a number.
 func (l *life) ask(ctx context.Context, f frame, undo *frame) (int64, error) {
+	a, err := l.answer(ctx, f, undo)
+	return a.bytes, err
+}
+
+// answer sends f, whose descriptors it owns, and waits for the answer. When ctx ends
+// first and the answer turns out to be yes, undo is sent.
+func (l *life) answer(ctx context.Context, f frame, undo *frame) (answer, error) {
 	c := &call{answer: make(chan answer, 1)}
 	l.mu.Lock()
 	if err := l.room(); err != nil {
 		l.mu.Unlock()
 		closeFDs(f.fds)
-		return 0, err
+		return answer{}, err
 	}
 	l.nextID++
 	f.id = l.nextID
@@ -361,7 +367,7 @@ func (l *life) ask(ctx context.Context, f frame, undo *frame) (int64, error) {
 	l.mu.Unlock()
 	select {
 	case a := <-c.answer:
-		return a.bytes, a.err
+		return a, a.err
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
@@ -370,7 +376,7 @@ func (l *life) ask(ctx context.Context, f frame, undo *frame) (int64, error) {
 	l.mu.Unlock()
 	if !waiting { // the answer was faster than ctx
 		a := <-c.answer
-		return a.bytes, a.err
+		return a, a.err
 	}
-	return 0, context.Cause(ctx)
+	return answer{}, context.Cause(ctx)
 }

@@ -86,7 +86,7 @@ func freeze(t testing.TB, pid int) func() {
 func TestProcess(t *testing.T) {
 	transfertest.Run(t, func(t *testing.T) transfertest.Env {
 		m := start(t, config("mover"))
-		return transfertest.Env{Backend: m, Alloc: transfertest.Memfd, MaxOpen: 40, Kill: m.Kill,
+		return transfertest.Env{Backend: m, Alloc: transfertest.Memfd, MaxOpen: 40, Kill: m.Kill, Sums: true,
 			Hold: func() func() { return freeze(t, m.PID()) }}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/batonkv/baton/kernels/rows"
@@ -50,8 +51,10 @@ type server struct {
 	regions map[transfer.RegionID]transfer.Region
 	job     lower.Job // tables are reused
 
-	tmu   sync.Mutex
-	pulls map[uint64]transfer.Ticket // under tmu: open, for cancel
+	adders sync.WaitGroup // goroutines that add up
+	adding atomic.Int32   // how many
+	tmu    sync.Mutex
+	pulls  map[uint64]transfer.Ticket // under tmu: open, for cancel
 }
 
 // served is a link and the templates that were shipped for it.
@@ -77,6 +80,7 @@ func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop, orphaned <-c
 			s.b.Drain()
 			err = errors.Join(err, s.b.Close(context.Background())) // as long as the copy takes
 		}
+		s.adders.Wait()
 		return err
 	})
 }
@@ -121,7 +125,7 @@ func (v *voice) write(f *frame) (err error) {
 
 // answer answers a request. A sidecar that is gone is noticed by the reader.
 func (v *voice) answer(id uint64, n int64, err error) error {
-	_ = v.write(&frame{kind: kindAnswer, id: id, body: answer{n, err}.append(nil)})
+	_ = v.write(&frame{kind: kindAnswer, id: id, body: answer{bytes: n, err: err}.append(nil)})
 	return nil
 }
 
@@ -162,6 +166,8 @@ func (s *server) handle(f *frame) error {
 		return s.template(f)
 	case kindPull:
 		return s.pull(f)
+	case kindSum:
+		return s.sum(f)
 	case kindCancel:
 		s.tmu.Lock()
 		k := s.pulls[f.id]

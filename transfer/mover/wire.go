@@ -43,7 +43,8 @@ const (
 	kindTemplate                   // u32 link, u32 slot, template; no answer
 	kindPull                       // u32 link, u32 slot, job
 	kindCancel                     // id of a pull; no answer
-	kindAnswer                     // mover: status
+	kindAnswer                     // mover: status, and the sums of kindSum
+	kindSum                        // sums.Job
 	// Of a wire mover:
 	kindSetup    // sidecar, first: setup, and the arena's descriptor; answered with the port
 	kindOffer    // staged.Exposed
@@ -268,12 +269,17 @@ func (e *remote) Unwrap() error { return e.is }
 type answer struct {
 	bytes int64
 	err   error
+	sums  []uint64
 }
 
 func (a answer) append(b []byte) []byte {
 	b = le.AppendUint64(b, uint64(a.bytes))
 	if a.err == nil {
-		return append(b, 0)
+		b = append(b, 0)
+		for _, v := range a.sums {
+			b = le.AppendUint64(b, v)
+		}
+		return b
 	}
 	err := a.err
 	if op := (*transfer.OpError)(nil); errors.As(err, &op) {
@@ -298,6 +304,11 @@ func decodeAnswer(b []byte) (answer, error) {
 			e.is = sentinels[code-1]
 		}
 		a.err = e
+	}
+	if n := len(r.b) / 8; n > 0 && r.err == nil && a.err == nil {
+		for a.sums = make([]uint64, 0, n); len(r.b) >= 8; {
+			a.sums = append(a.sums, r.u64())
+		}
 	}
 	return a, r.end()
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,27 +18,60 @@ import (
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 func TestAnswerKeepsErrors(t *testing.T) {
 	for _, s := range sentinels {
 		op := &transfer.OpError{Backend: "direct", Op: "pull", Err: fmt.Errorf("%w: buffer 3", s)}
-		a, err := decodeAnswer(answer{7, op}.append(nil))
+		a, err := decodeAnswer(answer{bytes: 7, err: op}.append(nil))
 		if err != nil || a.bytes != 7 || !errors.Is(a.err, s) || a.err.Error() != s.Error()+": buffer 3" {
 			t.Errorf("%v came back as %+v, %v", s, a, err)
 		}
 	}
-	a, err := decodeAnswer(answer{0, io.ErrShortWrite}.append(nil))
+	a, err := decodeAnswer(answer{err: io.ErrShortWrite}.append(nil))
 	if err != nil || a.err == nil || a.err.Error() != io.ErrShortWrite.Error() {
 		t.Errorf("an unknown error came back as %+v, %v", a, err)
 	}
-	a, err = decodeAnswer(answer{1, errors.New(strings.Repeat("x", 2*maxText))}.append(nil))
+	a, err = decodeAnswer(answer{bytes: 1, err: errors.New(strings.Repeat("x", 2*maxText))}.append(nil))
 	if err != nil || len(a.err.Error()) != maxText {
 		t.Errorf("a long error: %v", err)
 	}
-	if a, err := decodeAnswer(answer{bytes: 1 << 40}.append(nil)); err != nil || a != (answer{bytes: 1 << 40}) {
+	if a, err := decodeAnswer(answer{bytes: 1 << 40}.append(nil)); err != nil || a.bytes != 1<<40 || a.err != nil || a.sums != nil {
 		t.Errorf("no error came back as %+v, %v", a, err)
 	}
+	if a, err := decodeAnswer(answer{sums: []uint64{3, 1 << 63}}.append(nil)); err != nil || a.err != nil || !slices.Equal(a.sums, []uint64{3, 1 << 63}) {
+		t.Errorf("sums came back as %+v, %v", a, err)
+	}
+	if a, err := decodeAnswer(append(answer{sums: []uint64{3}}.append(nil), 1)); err == nil {
+		t.Errorf("half a sum came back as %+v", a)
+	}
+}
+
+func TestSumRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		span := func() layout.Span {
+			return layout.Span{Lo: rapid.Int32().Draw(t, "lo"), Hi: rapid.Int32().Draw(t, "hi")}
+		}
+		j := sums.Job{Range: rapid.Int32().Draw(t, "range"), Slot: rapid.Int32().Draw(t, "slot"), Blocks: rapid.SliceOf(rapid.Int32()).Draw(t, "blocks")}
+		for range rapid.IntRange(0, 5).Draw(t, "places") {
+			p := sums.Place{State: rapid.Int32().Draw(t, "state"), Box: layout.Box{Layers: span(), Units: span()}, Tokens: span()}
+			p.Rows, p.Elems, p.Size, p.Items, p.Depth = 1, 2, 3, 4, rapid.Int32().Draw(t, "depth")
+			p.View = layout.View{Buffer: rapid.Uint32().Draw(t, "buffer"), Off: rapid.Int64().Draw(t, "off"), Layer: 5, Item: 6, Row: 7, Unit: 8, Elem: rapid.Int64().Draw(t, "elem")}
+			j.Places = append(j.Places, p)
+		}
+		b := appendSum(nil, &j)
+		r := reader{b: b}
+		got := r.sum()
+		if err := r.end(); err != nil || got.Range != j.Range || got.Slot != j.Slot || !slices.Equal(got.Blocks, j.Blocks) || !slices.Equal(got.Places, j.Places) {
+			t.Fatalf("%+v came back as %+v, %v", j, got, err)
+		}
+		short := reader{b: b[:rapid.IntRange(0, len(b)-1).Draw(t, "cut")]}
+		short.sum()
+		if short.end() == nil {
+			t.Fatal("a sum that was cut short was taken")
+		}
+	})
 }
 
 func TestJobRoundTrip(t *testing.T) {
@@ -207,7 +241,7 @@ func FuzzServe(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(answer{1, transfer.ErrBusy}.append(nil))
+	f.Add(answer{bytes: 1, err: transfer.ErrBusy}.append(nil))
 	f.Add(appendJob(nil, &lower.Job{SrcBlocks: []int32{1}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = decodeAnswer(b)

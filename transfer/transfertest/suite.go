@@ -23,6 +23,8 @@ type Env struct {
 	// Kill ends the process that copies and returns at once; nil when that is the
 	// test's own. A held process must die too.
 	Kill func()
+	// Sums says that Backend is a transfer.Summer.
+	Sums bool
 }
 
 // Open makes an Env for one subtest.
@@ -118,6 +120,9 @@ func testBytes(t *testing.T, e Env, s Shape) {
 				}
 				if err := l.Close(); err != nil {
 					t.Error(err)
+				}
+				if e.Sums {
+					checkSums(t, e, w, s, pair, j)
 				}
 			}
 			equal(t, w.dst[r], before)

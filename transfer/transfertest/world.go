@@ -56,7 +56,8 @@ func Shapes() map[string]Shape {
 // world is the memory of a shape's ranks and their plan.
 type world struct {
 	plan     *reshard.Plan
-	src, dst [][]Buffer // by rank, by region
+	src, dst [][]Buffer     // by rank, by region
+	shards   []layout.Shard // of the sources
 }
 
 func newWorld(t testing.TB, s Shape, alloc Alloc) *world {
@@ -79,8 +80,8 @@ func newWorld(t testing.TB, s Shape, alloc Alloc) *world {
 		return out, shards
 	}
 	x := uint32(7)
-	var srcShards, dstShards []layout.Shard
-	w.src, srcShards = rank(s.Src, s.SrcMem, func(b []byte) {
+	var dstShards []layout.Shard
+	w.src, w.shards = rank(s.Src, s.SrcMem, func(b []byte) {
 		for i := range b {
 			x = x*1664525 + 1013904223
 			b[i] = byte(x >> 24)
@@ -92,7 +93,7 @@ func newWorld(t testing.TB, s Shape, alloc Alloc) *world {
 		}
 	})
 	var err error
-	if w.plan, err = reshard.New(s.Desc.Model(), srcShards, dstShards); err != nil {
+	if w.plan, err = reshard.New(s.Desc.Model(), w.shards, dstShards); err != nil {
 		t.Fatal(err)
 	}
 	return w
