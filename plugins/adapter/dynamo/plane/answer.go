@@ -1,0 +1,147 @@
+package plane
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+)
+
+// Stream is the answer of one call. It is its handler's, until that returns.
+type Stream struct {
+	conn  net.Conn
+	codec wire.Codec
+	buf   []byte
+}
+
+// Send sends an item. An error says that the caller is gone, or that v is too large.
+func (s *Stream) Send(v any) error { return s.item(v, true) }
+
+// SendBare sends an item as Dynamo's own services do, which do not annotate theirs.
+func (s *Stream) SendBare(v any) error { return s.item(v, false) }
+
+func (s *Stream) item(v any, annotated bool) error {
+	b, err := s.codec.Encode(v)
+	if err != nil {
+		return err
+	}
+	if b, err = wire.AppendItem(s.buf[:0], s.codec, b, annotated); err != nil {
+		return err
+	}
+	return s.write(b)
+}
+
+// write sends b, and keeps its memory if that is small.
+func (s *Stream) write(b []byte) error {
+	if cap(b) <= 64<<10 {
+		s.buf = b
+	}
+	if err := s.conn.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
+		return err
+	}
+	_, err := s.conn.Write(b)
+	return err
+}
+
+// answer calls home and has h answer. An error says that the caller got no whole answer.
+func (s *Server) answer(h Handler, c Call, home wire.Home) error {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.Longest, fmt.Errorf("call took longer than %v", s.cfg.Longest))
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	conn, err := (&net.Dialer{Timeout: dialWithin}).DialContext(ctx, "tcp", home.Address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	out := &Stream{conn: conn, codec: c.Codec}
+	hello, err := greeting(home.Subject)
+	if err == nil {
+		err = out.write(hello)
+	}
+	if err != nil {
+		return err
+	}
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		end(listen(conn, end))
+	}()
+	err = s.handle(ctx, h, c, out)
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ErrKilled) {
+		err = nil // nobody listens
+	} else if err = out.finish(err); errors.Is(cause, ErrStopped) {
+		err = nil // who wanted no more may be gone
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.CloseWrite() // it fails when the caller has gone first
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(quitWithin)) // so does this
+	<-heard
+	return err
+}
+
+// greeting is the handshake and the prologue.
+func greeting(subject string) ([]byte, error) {
+	shake, err := wire.JSON.Encode(wire.Handshake{Subject: subject, StreamType: wire.Response})
+	if err != nil {
+		return nil, err
+	}
+	prologue, err := wire.JSON.Encode(wire.Prologue{})
+	b := wire.AppendTwoPart(nil, wire.TwoPart{Header: shake})
+	return wire.AppendTwoPart(b, wire.TwoPart{Header: prologue}), err
+}
+
+// listen hears the caller until its connection ends, and returns what its end means. end is
+// told of a stop, after which the answer still goes out.
+func listen(conn net.Conn, end context.CancelCauseFunc) error {
+	r := bufio.NewReaderSize(conn, 256)
+	for {
+		t, err := wire.ReadTwoPart(r)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrKilled, err)
+		}
+		switch string(t.Header) {
+		case wire.Stop:
+			end(ErrStopped)
+		case wire.Kill:
+			return ErrKilled
+		}
+	}
+}
+
+// handle runs h; a panic of it is a fault, not the end of the process.
+func (s *Server) handle(ctx context.Context, h Handler, c Call, out *Stream) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.cfg.Log.Error("a Dynamo endpoint panics", "path", c.Path, "panic", r)
+			err = Fault(wire.Unknown, "endpoint panics")
+		}
+	}()
+	return h(ctx, c, out)
+}
+
+// maxFault bounds the text of an error item.
+const maxFault = 4 << 10
+
+// finish ends the answer in order, with the error that its handler returned.
+func (s *Stream) finish(err error) error {
+	b := s.buf[:0]
+	if err != nil {
+		f, ok := errors.AsType[*wire.Fault](err)
+		if !ok {
+			f = &wire.Fault{Type: wire.Type{Name: wire.Unknown}, Message: err.Error()}
+		}
+		f.Message = f.Message[:min(len(f.Message), maxFault)]
+		var e error
+		if b, e = wire.AppendFault(b, s.codec, *f); e != nil {
+			return e
+		}
+	}
+	return s.write(wire.AppendFinal(b, s.codec))
+}

@@ -1,0 +1,374 @@
+package plane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+type ask struct {
+	Mode string `json:"mode"`
+	Size int    `json:"size,omitempty"`
+}
+
+type reply struct {
+	N    int    `json:"n"`
+	Text string `json:"text,omitempty"`
+}
+
+const limit = time.Minute // of a test's waits: a fault, not a measure
+
+func ctxOf(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func serve(t *testing.T, cfg Config) *Server {
+	cfg.Listen, cfg.Log = "127.0.0.1:0", slog.New(slog.NewTextHandler(t.Output(), nil))
+	s, err := Serve(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		s.Close(ctx)
+	})
+	return s
+}
+
+func client(t *testing.T) *Client {
+	c, err := NewClient("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func target(s *Server, path string, c wire.Codec) Target { return Target{s.Addr().String(), path, c} }
+
+// modes answers as it is asked to.
+func modes(_ context.Context, c Call, out *Stream) error {
+	var a ask
+	if err := c.Decode(&a); err != nil {
+		return err
+	}
+	switch a.Mode {
+	case "big":
+		return out.Send(reply{Text: strings.Repeat("x", a.Size)})
+	case "fault":
+		return errors.Join(out.Send(reply{}), fmt.Errorf("deep: %w", Fault(wire.Conflict, "no %d", 7)))
+	case "plain":
+		return errors.New("plain")
+	case "panic":
+		panic("boom")
+	}
+	for n := range 3 {
+		if err := out.Send(reply{N: n}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// all reads an answer to its end.
+func all(ctx context.Context, c *Client, t Target, body any) (got []reply, err error) {
+	a, err := c.Call(ctx, t, body)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	for {
+		var r reply
+		if err := a.Next(ctx, &r); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return got, err
+		}
+		got = append(got, r)
+	}
+}
+
+func TestCalls(t *testing.T) {
+	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
+	s.Handle("e", modes)
+	for _, codec := range []wire.Codec{wire.JSON, wire.Msgpack} {
+		to := target(s, "e", codec)
+		if got, err := all(ctx, c, to, ask{Mode: "ok"}); err != nil || len(got) != 3 || got[2].N != 2 {
+			t.Errorf("%v: %+v, %v", codec, got, err)
+		}
+		if got, err := all(ctx, c, to, ask{Mode: "big", Size: 8 << 20}); err != nil || len(got) != 1 || len(got[0].Text) != 8<<20 {
+			t.Errorf("%v: %d items, %v", codec, len(got), err)
+		}
+		for mode, want := range map[string]wire.Fault{"fault": {Type: wire.Type{Name: wire.Conflict}, Message: "no 7"},
+			"plain": {Type: wire.Type{Name: wire.Unknown}, Message: "plain"}, "panic": {Type: wire.Type{Name: wire.Unknown}, Message: "endpoint panics"}} {
+			_, err := all(ctx, c, to, ask{Mode: mode})
+			if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type != want.Type || f.Message != want.Message {
+				t.Errorf("%v %s: %v", codec, mode, err)
+			}
+		}
+		_, err := all(ctx, c, to, "no object")
+		if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type.Name != wire.InvalidArgument {
+			t.Errorf("%v: %v", codec, err)
+		}
+	}
+	if _, err := c.Call(ctx, target(s, "none", wire.JSON), ask{}); !errors.Is(err, handoff.ErrPeer) || !strings.Contains(err.Error(), "unknown endpoint") {
+		t.Error(err)
+	}
+	if _, err := all(ctx, c, target(s, "e", wire.JSON), ask{Mode: "big", Size: wire.MaxMessage}); err == nil {
+		t.Error("an item over the bound was sent")
+	}
+}
+
+func TestManyCallsAtOnce(t *testing.T) {
+	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
+	const many = 200
+	var in sync.WaitGroup // until all run
+	in.Add(many)
+	s.Handle("e", func(ctx context.Context, c Call, out *Stream) error {
+		in.Done()
+		in.Wait()
+		return modes(ctx, c, out)
+	})
+	var wg sync.WaitGroup
+	for range many {
+		wg.Go(func() {
+			if got, err := all(ctx, c, target(s, "e", wire.Msgpack), ask{}); err != nil || len(got) != 3 {
+				t.Errorf("%d items, %v", len(got), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestOverloaded(t *testing.T) {
+	s, c, ctx := serve(t, Config{Calls: 1}), client(t), ctxOf(t)
+	in, out := make(chan struct{}), make(chan struct{})
+	s.Handle("e", func(context.Context, Call, *Stream) error {
+		close(in)
+		<-out
+		return nil
+	})
+	done := make(chan error)
+	go func() {
+		_, err := all(ctx, c, target(s, "e", wire.JSON), ask{})
+		done <- err
+	}()
+	<-in
+	if _, err := c.Call(ctx, target(s, "e", wire.JSON), ask{}); !errors.Is(err, handoff.ErrCapacity) {
+		t.Error(err)
+	}
+	close(out)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCancel: the handler hears of a stop and of a caller that goes, with the cause.
+func TestCancel(t *testing.T) {
+	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
+	why := make(chan error, 1)
+	s.Handle("e", func(ctx context.Context, _ Call, out *Stream) error {
+		err := out.Send(reply{})
+		<-ctx.Done()
+		why <- context.Cause(ctx)
+		return err
+	})
+	for _, codec := range []wire.Codec{wire.JSON, wire.Msgpack} {
+		for name, how := range map[string]struct {
+			do   func(*Answer) error
+			want error
+		}{"stop": {(*Answer).Stop, ErrStopped}, "close": {func(a *Answer) error { a.Close(); return nil }, ErrKilled},
+			"gone": {func(a *Answer) error { return a.conn.Close() }, ErrKilled}} {
+			a, err := c.Call(ctx, target(s, "e", codec), ask{})
+			var r reply
+			if err == nil {
+				err = a.Next(ctx, &r)
+			}
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if err := how.do(a); err != nil {
+				t.Fatal(name, err)
+			}
+			if err := <-why; !errors.Is(err, how.want) {
+				t.Errorf("%s: %v, want %v", name, err, how.want)
+			}
+			if name == "stop" {
+				if err := a.Next(ctx, &r); !errors.Is(err, io.EOF) {
+					t.Errorf("after a stop: %v", err)
+				}
+			}
+			a.Close()
+		}
+	}
+}
+
+// TestOneAckEach sends requests at once, good and bad ones: each has its answer, in order.
+func TestOneAckEach(t *testing.T) {
+	s, home := serve(t, Config{}), listenTest(t)
+	s.Handle("e", modes)
+	request := func(path, address string) []byte {
+		ctl, err := wire.NewControl("id", wire.JSON, address, "subject")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := wire.JSON.Encode(ctl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := wire.AppendFrame(nil, wire.Frame{Path: path, Control: text, Body: []byte(`{"mode":"ok"}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	broken, err := wire.AppendFrame(nil, wire.Frame{Path: "e", Control: []byte("{"), Body: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := home.Addr().String()
+	c := dialTest(t, s.Addr().String())
+	if _, err := c.Write(bytes.Join([][]byte{request("e", here), request("x", here), broken, request("e", "192.0.2.77:9"), request("e", here)}, nil)); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []string{"", Unavailable + `unknown endpoint "x"`, Unavailable + "control: ", Unavailable + "calls from 127.0.0.1 may be answered", ""} {
+		got, err := wire.ReadAck(c)
+		if err != nil || !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			t.Errorf("answer %d: %q, %v, want %q", n, got, err, want)
+		}
+	}
+	for range 2 {
+		in, err := home.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(in)
+		if !bytes.HasSuffix(b, wire.AppendFinal(nil, wire.JSON)) {
+			t.Errorf("%q, %v", b, err)
+		}
+		in.Close()
+	}
+}
+
+func listenTest(t *testing.T) net.Listener {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func dialTest(t *testing.T, addr string) net.Conn {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestFloodIsBounded: connections over the bound are closed, and a frame over its bound
+// ends its connection.
+func TestFloodIsBounded(t *testing.T) {
+	s := serve(t, Config{Connections: 1})
+	first := dialTest(t, s.Addr().String())
+	if _, err := first.Write([]byte{0xff}); err != nil { // it has been taken when the second is
+		t.Fatal(err)
+	}
+	more := dialTest(t, s.Addr().String())
+	if _, err := more.Read(make([]byte, 1)); err == nil {
+		t.Error("the second connection is served")
+	}
+	if _, err := first.Write([]byte{0xff}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, first); n != 0 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+func TestHomes(t *testing.T) {
+	s := serve(t, Config{Homes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
+	for _, c := range []struct {
+		to, from string
+		want     bool
+	}{{"127.0.0.1", "127.0.0.1", true}, {"9.9.9.9", "9.9.9.9", true}, {"10.1.2.3", "9.9.9.9", true}, {"10.2.0.1", "9.9.9.9", false},
+		{"127.0.0.1", "9.9.9.9", false}, {"169.254.169.254", "127.0.0.1", false}} {
+		if got := s.callsHome(netip.MustParseAddr(c.to), netip.MustParseAddr(c.from)); got != c.want {
+			t.Errorf("%s for %s: %v", c.to, c.from, got)
+		}
+	}
+	for _, own := range s.own {
+		if !s.callsHome(own, netip.MustParseAddr("127.0.0.1")) {
+			t.Errorf("own address %v is refused to a caller of this host", own)
+		}
+	}
+}
+
+// TestClose: an orderly end waits for what runs, a hard one ends it.
+func TestClose(t *testing.T) {
+	for _, hard := range []bool{false, true} {
+		s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
+		in, out := make(chan struct{}), make(chan struct{})
+		s.Handle("e", func(ctx context.Context, _ Call, st *Stream) error {
+			close(in)
+			select {
+			case <-out:
+				return st.Send(reply{N: 1})
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+		got := make(chan error)
+		go func() {
+			r, err := all(ctx, c, target(s, "e", wire.JSON), ask{})
+			if err == nil && len(r) != 1 {
+				err = fmt.Errorf("%d items", len(r))
+			}
+			got <- err
+		}()
+		<-in
+		end, cancel := context.WithCancel(ctx)
+		if hard {
+			cancel()
+		}
+		closed := make(chan struct{})
+		go func() { s.Close(end); close(closed) }()
+		if !hard {
+			close(out)
+		}
+		err := <-got
+		if f, ok := errors.AsType[*wire.Fault](err); hard && (!ok || f.Message != ErrClosed.Error()) || !hard && err != nil {
+			t.Errorf("hard %v: %v", hard, err)
+		}
+		<-closed
+		cancel()
+		if _, err := c.Call(ctx, target(s, "e", wire.JSON), ask{}); !errors.Is(err, handoff.ErrPeer) {
+			t.Errorf("after the end: %v", err)
+		}
+	}
+}

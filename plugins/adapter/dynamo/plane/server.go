@@ -1,0 +1,299 @@
+// Package plane is Dynamo's request plane over TCP: a server whose endpoints any Dynamo
+// client calls, and a client that calls any Dynamo worker. Bytes are of package wire.
+//
+// Dynamo bounds little in time: a client whose call was acknowledged waits for ever. Here
+// every wait has an end, on both sides. A server acknowledges each request exactly once and
+// in order, also one that it refuses; what fails later is an item of the answer, since a
+// client takes an instance that fails in any other way out of use.
+package plane
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+)
+
+// Refusals begin with one of these; a client then calls another instance, and this one not
+// for some seconds.
+const (
+	Unavailable = "Server unavailable: "
+	Overloaded  = "Server overloaded: "
+)
+
+// Why a call's context ended, by context.Cause.
+var (
+	ErrStopped = errors.New("dynamo: the caller wants no more of the answer")
+	ErrKilled  = errors.New("dynamo: the caller is gone")
+	ErrClosed  = errors.New("dynamo: the server ends")
+)
+
+// Bounds of a server's waits.
+const (
+	frameWithin = 30 * time.Second // from the first byte of a request to its last
+	writeWithin = 10 * time.Second // for a message of an answer to leave
+	ackWithin   = 5 * time.Second
+	dialWithin  = 5 * time.Second // for the caller to take the call-home connection
+	quitWithin  = 2 * time.Second // for the caller to end it, after the last message
+)
+
+// Config is a server. Zero counts and durations have defaults.
+type Config struct {
+	Listen string // ip:port; port 0 is a free one
+	// Calls bounds what runs at once, 256; more are refused as Overloaded.
+	Calls int
+	// Connections bounds those that are open, 1024; more are closed at once.
+	Connections int
+	// Longest bounds a call, 10 min.
+	Longest time.Duration
+	// Homes are networks that may be called home, beside the caller's own address: callers
+	// name an address, and a server that dialled any could be led anywhere.
+	Homes []netip.Prefix
+	Log   *slog.Logger // nil: discards
+}
+
+// Call is one request.
+type Call struct {
+	ID    string
+	Path  string
+	Codec wire.Codec
+	Body  []byte // one value of Codec
+}
+
+// Decode reads the request; a body that is wrong is the caller's fault.
+func (c Call) Decode(v any) error {
+	if err := c.Codec.Decode(c.Body, v); err != nil {
+		return Fault(wire.InvalidArgument, "request: %v", err)
+	}
+	return nil
+}
+
+// Fault is an error of a type, which its caller is shown.
+func Fault(kind, format string, args ...any) *wire.Fault {
+	text := fmt.Sprintf(format, args...)
+	return &wire.Fault{Type: wire.Type{Name: kind}, Message: text, Public: &wire.Public{Type: "message", Message: text}}
+}
+
+// Handler answers one call; a *wire.Fault that it returns goes to the caller as it is. ctx
+// ends when the caller wants no more, with the cause, and after Config.Longest.
+type Handler func(ctx context.Context, c Call, out *Stream) error
+
+// Server answers calls. Safe for concurrent use.
+type Server struct {
+	cfg                  Config
+	ln                   net.Listener
+	own                  []netip.Addr // of this host
+	room                 chan struct{}
+	ctx                  context.Context
+	end                  context.CancelCauseFunc
+	accept, calls, conns sync.WaitGroup
+
+	mu       sync.Mutex // guards:
+	handlers map[string]Handler
+	open     map[net.Conn]bool
+	draining bool
+}
+
+// Serve starts a server.
+func Serve(cfg Config) (*Server, error) {
+	if cfg.Calls == 0 {
+		cfg.Calls = 256
+	}
+	if cfg.Connections == 0 {
+		cfg.Connections = 1024
+	}
+	if cfg.Longest == 0 {
+		cfg.Longest = 10 * time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	own, err := hostAddrs()
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for Dynamo's calls: %w", err)
+	}
+	s := &Server{cfg: cfg, ln: ln, own: own, room: make(chan struct{}, cfg.Calls), handlers: map[string]Handler{}, open: map[net.Conn]bool{}}
+	s.ctx, s.end = context.WithCancelCause(context.Background())
+	s.accept.Go(s.run)
+	return s, nil
+}
+
+// hostAddrs are the addresses of this host's interfaces.
+func hostAddrs() (own []netip.Addr, err error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this host: %w", err)
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr().Unmap())
+		}
+	}
+	return own, nil
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() netip.AddrPort { return s.ln.Addr().(*net.TCPAddr).AddrPort() }
+
+// Handle serves path, which replaces what did; nil serves it no more.
+func (s *Server) Handle(path string, h Handler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h == nil {
+		delete(s.handlers, path)
+	} else {
+		s.handlers[path] = h
+	}
+}
+
+// Close refuses new calls and returns when those that run have ended. When ctx ends first
+// it ends them. Nothing of the server is left then.
+func (s *Server) Close(ctx context.Context) {
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
+	s.ln.Close()
+	s.accept.Wait()
+	unbind := context.AfterFunc(ctx, func() { s.end(ErrClosed) })
+	s.calls.Wait()
+	unbind()
+	s.end(ErrClosed)
+	s.mu.Lock()
+	for c := range s.open {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.conns.Wait()
+}
+
+func (s *Server) run() {
+	for {
+		c, err := s.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, as a rule
+			s.cfg.Log.Warn("a connection of a Dynamo client was not taken", "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-s.ctx.Done():
+			}
+			continue
+		}
+		if !s.keep(c) {
+			c.Close()
+			continue
+		}
+		s.conns.Go(func() {
+			defer s.forget(c)
+			if err := s.requests(c); !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				s.cfg.Log.Warn("a Dynamo client's connection ended", "client", c.RemoteAddr().String(), "err", err)
+			}
+		})
+	}
+}
+
+func (s *Server) keep(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining || len(s.open) >= s.cfg.Connections {
+		return false
+	}
+	s.open[c] = true
+	return true
+}
+
+func (s *Server) forget(c net.Conn) {
+	s.mu.Lock()
+	delete(s.open, c)
+	s.mu.Unlock()
+	c.Close()
+}
+
+// requests reads a connection until it ends, and answers each request once, in order.
+func (s *Server) requests(c net.Conn) error {
+	from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	r := bufio.NewReaderSize(c, 16<<10)
+	for {
+		if err := c.SetReadDeadline(time.Time{}); err != nil {
+			return err
+		}
+		if _, err := r.Peek(1); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(frameWithin)); err != nil {
+			return err
+		}
+		f, err := wire.ReadFrame(r)
+		if err != nil {
+			return err
+		}
+		run, refusal := s.admit(f, from)
+		if err = c.SetWriteDeadline(time.Now().Add(ackWithin)); err == nil {
+			_, err = c.Write(wire.AppendAck(nil, refusal))
+		}
+		if run != nil {
+			s.conns.Go(run)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// admit makes the call of a request, or says why there is none.
+func (s *Server) admit(f wire.Frame, from netip.Addr) (run func(), refusal string) {
+	ctl, home, codec, err := wire.DecodeControl(f.Control)
+	if err != nil {
+		return nil, Unavailable + err.Error()
+	}
+	to := netip.MustParseAddrPort(home.Address) // DecodeControl has parsed it
+	if !s.callsHome(to.Addr().Unmap(), from) {
+		return nil, fmt.Sprintf("%scalls from %v may be answered at that address or in the networks of call-home, and %v is neither", Unavailable, from, to.Addr())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.handlers[f.Path]
+	switch {
+	case s.draining:
+		return nil, Unavailable + "draining"
+	case h == nil:
+		return nil, fmt.Sprintf("%sunknown endpoint %.100q", Unavailable, f.Path)
+	}
+	select {
+	case s.room <- struct{}{}:
+	default:
+		return nil, fmt.Sprintf("%s%d calls run", Overloaded, s.cfg.Calls)
+	}
+	s.calls.Add(1)
+	return func() {
+		defer s.calls.Done()
+		defer func() { <-s.room }()
+		c := Call{ID: ctl.ID, Path: f.Path, Codec: codec, Body: f.Body}
+		if err := s.answer(h, c, home); err != nil {
+			s.cfg.Log.Warn("a Dynamo call was not answered", "call", c.ID, "path", c.Path, "err", err)
+		}
+	}, ""
+}
+
+// callsHome says whether a caller at from may be answered at to.
+func (s *Server) callsHome(to, from netip.Addr) bool {
+	if to == from || slices.ContainsFunc(s.cfg.Homes, func(p netip.Prefix) bool { return p.Contains(to) }) {
+		return true
+	}
+	ours := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(s.own, a) }
+	return ours(to) && ours(from)
+}
