@@ -18,6 +18,13 @@ import (
 	"github.com/batonkv/baton/transfer/staged/tcp"
 )
 
+// What the local mover packs in a second, and what a chunk costs beside its bytes: packs,
+// fetches and messages of both ends. `baton bench --row staging` on two cores.
+const (
+	packRate = 4e9
+	perChunk = 300 * time.Microsecond
+)
+
 // wireOptions are what a wire mover of this program needs beside its Setup.
 type wireOptions struct {
 	Cluster, Tenant string
@@ -38,10 +45,20 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	if err != nil {
 		return err
 	}
-	return p.side.Stage(ctx, loop.Staging{Chunks: c.Staging.Chunks,
+	costs := staged.Costs{Arena: int64(c.Staging.Arena) << 20, Peers: c.Staging.Peers, Local: packRate, Wire: float64(c.Staging.Rate) * 1e6,
+		Latency: c.Staging.RTT, PerChunk: perChunk}
+	chunk := int64(c.Staging.Chunk) << 10
+	if chunk == 0 {
+		chunk = costs.Chunk()
+	}
+	depth := c.Staging.Depth
+	if depth == 0 {
+		depth = costs.Depth(chunk)
+	}
+	return p.side.Stage(ctx, loop.Staging{Chunks: int32(costs.Arena / chunk), Chunk: chunk, Depth: depth,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			return mover.StartWire(ctx, mover.WireConfig{Command: []string{exe, "mover", wireArg}, Stderr: os.Stderr, Arena: arena,
-				Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group, Bytes: arena.Len, Chunk: drive.ChunkBytes,
+				Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group, Bytes: arena.Len, Chunk: chunk,
 					Listen: net.JoinHostPort(host, "0"), Options: options}})
 		}})
 }

@@ -63,7 +63,13 @@ type Limits struct {
 type Staging struct {
 	Transport string `yaml:"transport" help:"what brings bytes from other hosts: auto, tcp, or none; auto takes the best that both ends have"`
 	When      string `yaml:"when" help:"remote: stage what comes from other hosts; always: what comes from this one too, whose memory could be mapped"`
-	Chunks    int32  `yaml:"chunks" help:"chunks of 1 MiB for each direction, 1 to 4096"`
+
+	Arena int32         `yaml:"arena" help:"MiB of staging memory for each direction, 1 to 4096"`
+	Peers int32         `yaml:"peers" help:"sidecars of other hosts that send or receive at once, which the memory is cut for"`
+	Rate  int32         `yaml:"rate" help:"MB/s that the network gives"`
+	RTT   time.Duration `yaml:"rtt" help:"round trip to another host"`
+	Chunk int32         `yaml:"chunk" help:"KiB of a chunk, of which both ends take the smaller; 0: what the above make best"`
+	Depth int32         `yaml:"depth" help:"chunks that one of them may hold; 0: what the above make best"`
 }
 
 // Transports of Staging.
@@ -89,8 +95,19 @@ func (f *faults) staging(s Staging) {
 	if s.Transport == NoStaging && s.When == Always {
 		f.add("staging.when", "is %s and staging.transport is %s: nothing could be read", Always, NoStaging)
 	}
-	if s.Chunks < 1 || s.Chunks > 4096 {
-		f.add("staging.chunks", "%d: want 1 to 4096", s.Chunks)
+	for _, n := range []struct {
+		name      string
+		v, lo, hi int32
+	}{{"arena", s.Arena, 1, 4096}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"chunk", s.Chunk, 0, 64 << 10}, {"depth", s.Depth, 0, 64}} {
+		if n.v < n.lo || n.v > n.hi {
+			f.add("staging."+n.name, "%d: want %d to %d", n.v, n.lo, n.hi)
+		}
+	}
+	if s.RTT < 0 || s.RTT > 10*time.Second {
+		f.add("staging.rtt", "%v: want 0 to 10s", s.RTT)
+	}
+	if s.Chunk%4 != 0 || s.Chunk > s.Arena<<10 {
+		f.add("staging.chunk", "%d: want a multiple of 4, and no more than staging.arena", s.Chunk)
 	}
 }
 
@@ -105,7 +122,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
-		Staging:  Staging{Transport: Auto, When: Remote, Chunks: 64},
+		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 4, Rate: 1250, RTT: 200 * time.Microsecond},
 		LogLevel: "info", LogFormat: "text",
 	}
 }

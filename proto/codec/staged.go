@@ -15,7 +15,7 @@ func encodeStaged(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 	switch m := m.(type) {
 	case handoff.StagedWant:
 		p.Message = &peerv1.PeerMessage_StagedWant{StagedWant: &peerv1.StagedWant{Of: toCheck(b, m.Of), Pair: m.Pair,
-			Chunks: b.count("staged.chunks", m.Chunks), Tokens: toSpan(m.Tokens), Moves: each(b, "staged.moves", m.Moves, MaxMoves, toMove)}}
+			Chunks: b.count("staged.chunks", m.Chunks), Tokens: toSpan(m.Tokens), Chunk: b.bytes64("staged.chunk_bytes", m.Chunk), Moves: each(b, "staged.moves", m.Moves, MaxMoves, toMove)}}
 	case handoff.StagedOffer:
 		p.Message = &peerv1.PeerMessage_StagedOffer{StagedOffer: &peerv1.StagedOffer{Job: toJob(m.Job), Seq: b.count("staged.seq", m.Seq),
 			Offer: m.Offer, Chunk: b.count("staged.chunk", m.Chunk), Wire: m.Wire, Port: b.num("staged.port", m.Port, 0, maxPort)}}
@@ -36,7 +36,7 @@ func decodeStaged(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	case *peerv1.PeerMessage_StagedWant:
 		w := p.StagedWant
 		return handoff.StagedWant{Of: fromCheck(b, w.GetOf()), Pair: w.GetPair(), Chunks: b.count("staged.chunks", w.GetChunks()),
-			Tokens: fromSpan(w.GetTokens()), Moves: each(b, "staged.moves", w.GetMoves(), MaxMoves, fromMove)}
+			Tokens: fromSpan(w.GetTokens()), Chunk: b.bytes64("staged.chunk_bytes", w.GetChunk()), Moves: each(b, "staged.moves", w.GetMoves(), MaxMoves, fromMove)}
 	case *peerv1.PeerMessage_StagedOffer:
 		o := p.StagedOffer
 		return handoff.StagedOffer{Job: fromJob(b, o.GetJob()), Seq: b.count("staged.seq", o.GetSeq()), Offer: o.GetOffer(),

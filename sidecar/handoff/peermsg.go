@@ -149,6 +149,7 @@ type Buffers struct {
 	Host   string // host id of the sender: descriptors do not cross hosts
 	Socket string // path of host.fd.sock
 	Cards  []BufferCard
+	Chunk  int64 // bytes of the sender's staging chunks; 0: 1 MiB
 	Why    string
 }
 

@@ -11,6 +11,7 @@ type (
 		Of     Check // what the reader asks when it has read
 		Pair   uint32
 		Chunks int32
+		Chunk  int64 // bytes of one as both ends cut; 0: 1 MiB
 		Tokens layout.Span
 		Moves  []StagedMove
 	}

@@ -115,8 +115,7 @@ func (s *Sidecar) pull(f machine.Pull) {
 		s.local = append(s.local, machine.PullDone{Ticket: f.Ticket, Err: errStopped})
 		return
 	}
-	if g := s.staging; g != nil && g.links[f.Peer] {
-		g.pull(f)
+	if s.staging.pull(f) {
 		return
 	}
 	l := s.links[f.Peer]
@@ -143,14 +142,14 @@ func (s *Sidecar) pull(f machine.Pull) {
 // openLink fetches a peer's descriptors and maps them, aside, or has its memory staged.
 func (s *Sidecar) openLink(f machine.OpenLink) {
 	if !s.mapped(f.Peer) {
-		s.local = append(s.local, machine.Linked{Peer: f.Peer, Err: s.stages(f.Peer)})
+		s.local = append(s.local, machine.Linked{Peer: f.Peer, Err: s.stages(f.Peer, f.Buffers.Chunk)})
 		return
 	}
 	s.work.Go(func() {
 		l, err := s.connect(s.ctx, f.Peer, f.Buffers)
 		ok := s.post(func() {
 			if errors.Is(err, handoff.ErrGone) && s.ctx.Err() == nil { // its socket is not reached
-				err = s.unmappable(f.Peer, err)
+				err = s.unmappable(f.Peer, f.Buffers.Chunk, err)
 			}
 			if err == nil && l != nil {
 				s.links[f.Peer] = l

@@ -135,7 +135,7 @@ func (s *Sidecar) MoverRestarted(pid int32) {
 // share offers a peer the engine's descriptors, each under a key that is good once.
 func (s *Sidecar) share(f machine.ShareBuffers) {
 	b := s.buffers[f.Session]
-	msg := handoff.Buffers{Host: s.host, Socket: s.cfg.FDSocket}
+	msg := handoff.Buffers{Host: s.host, Socket: s.cfg.FDSocket, Chunk: s.staging.chunk()}
 	if b == nil {
 		msg = handoff.Buffers{Why: "the engine's buffers are not mapped"}
 	} else {

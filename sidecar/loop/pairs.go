@@ -50,8 +50,8 @@ func (s *Sidecar) mapped(p handoff.Member) bool {
 	return pr != nil && pr.choice.Transport == choice.Shm
 }
 
-// stages has a peer's memory come by staging, or says why it cannot.
-func (s *Sidecar) stages(p handoff.Member) error {
+// stages has a peer's memory come by staging, from chunks of that size, or says why it cannot.
+func (s *Sidecar) stages(p handoff.Member, chunk int64) error {
 	pr := s.pairs[p]
 	switch {
 	case pr == nil:
@@ -61,7 +61,7 @@ func (s *Sidecar) stages(p handoff.Member) error {
 	case s.staging == nil:
 		return errNoStaging
 	}
-	s.staging.links[p] = true
+	s.staging.links[p] = chunk
 	return nil
 }
 
@@ -72,10 +72,10 @@ var (
 
 // unmappable goes over to staging after the memory of a peer of this host could not be had:
 // its socket may lie in another mount namespace. Without staging the failure stays.
-func (s *Sidecar) unmappable(p handoff.Member, why error) error {
+func (s *Sidecar) unmappable(p handoff.Member, chunk int64, why error) error {
 	if !s.staging.reaches(p) {
 		return why
 	}
 	s.choose(p, why.Error())
-	return s.stages(p)
+	return s.stages(p, chunk)
 }

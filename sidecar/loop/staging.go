@@ -21,7 +21,9 @@ import (
 
 // Staging is how a sidecar reads from ranks whose memory it cannot map.
 type Staging struct {
-	Chunks int32 // of drive.ChunkBytes, of each half of the arena
+	Chunks int32 // of each half of the arena
+	Chunk  int64 // bytes of one
+	Depth  int32 // chunks that one peer may hold
 	// Start starts the wire mover of a route, whose transport both ends offer.
 	Start func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error)
 }
@@ -33,7 +35,7 @@ type staging struct {
 	cfg    Staging
 	stage  *drive.Stage
 	ids    map[transfer.PeerID]handoff.Member // that have a session
-	links  map[handoff.Member]bool            // read by staging
+	links  map[handoff.Member]int64           // read by staging: the size of their chunks
 	pulls  map[staged.Job]stagedTicket
 	places map[handoff.Incarnation]string // hosts by discovery
 	asking handoff.Check                  // of the StagedWant in hand
@@ -45,10 +47,10 @@ const arenaRegion = direct.MaxRegions - 1
 
 // Stage gives the sidecar its staging. Before Run.
 func (s *Sidecar) Stage(ctx context.Context, c Staging) error {
-	g := &staging{s: s, cfg: c, ids: map[transfer.PeerID]handoff.Member{}, links: map[handoff.Member]bool{}, pulls: map[staged.Job]stagedTicket{},
+	g := &staging{s: s, cfg: c, ids: map[transfer.PeerID]handoff.Member{}, links: map[handoff.Member]int64{}, pulls: map[staged.Job]stagedTicket{},
 		places: map[handoff.Incarnation]string{}}
 	var err error
-	g.stage, err = drive.New(ctx, drive.Config{Chunks: c.Chunks, Local: s.cfg.Backend, Region: arenaRegion, Mint: Random, Post: s.post,
+	g.stage, err = drive.New(ctx, drive.Config{Chunks: c.Chunks, Chunk: c.Chunk, PerPeer: c.Depth, Local: s.cfg.Backend, Region: arenaRegion, Mint: Random, Post: s.post,
 		Owner: g, Log: s.log, Start: c.Start,
 		Route: func(p transfer.PeerID) drive.Route { return g.route(g.ids[p]) },
 		Host:  func(p transfer.PeerID) string { return g.places[g.ids[p].Incarnation] }})
@@ -126,14 +128,30 @@ func (g *staging) moverRestarted() {
 	}
 }
 
-// pull submits a job to the stage.
-func (g *staging) pull(f machine.Pull) {
+// chunk is the size of this sidecar's chunks.
+func (g *staging) chunk() int64 {
+	if g == nil {
+		return 0
+	}
+	return g.cfg.Chunk
+}
+
+// pull submits a job to the stage; false: its bytes do not come by staging.
+func (g *staging) pull(f machine.Pull) bool {
+	if g == nil {
+		return false
+	}
+	chunk, is := g.links[f.Peer]
+	if !is {
+		return false
+	}
 	j := staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair}
 	t := stagedTicket{g, j, f.Ticket, g.route(f.Peer).Transport}
 	g.pulls[j] = t
 	g.asking = f.Of
 	g.s.tickets[f.Ticket] = t
-	g.stage.Pull(peerID(f.Peer), j, pinOf(f.Of), f.Plan, pack.Own{Tokens: f.Job.Tokens, Blocks: f.Job.DstBlocks, Slot: f.Job.DstSlot})
+	g.stage.Pull(peerID(f.Peer), j, pinOf(f.Of), f.Plan, pack.Own{Tokens: f.Job.Tokens, Blocks: f.Job.DstBlocks, Slot: f.Job.DstSlot}, chunk)
+	return true
 }
 
 func pinOf(c handoff.Check) staged.Pin {
@@ -203,7 +221,7 @@ func (g *staging) Send(p transfer.PeerID, m staged.Message, x drive.Extra) {
 	var msg handoff.PeerMessage
 	switch m := m.(type) {
 	case staged.Want:
-		w := handoff.StagedWant{Of: g.asking, Pair: m.Job.Pair, Chunks: m.Chunks, Tokens: x.Spec.Tokens}
+		w := handoff.StagedWant{Of: g.asking, Pair: m.Job.Pair, Chunks: m.Chunks, Chunk: x.Spec.Chunk, Tokens: x.Spec.Tokens}
 		for _, v := range x.Spec.Moves {
 			w.Moves = append(w.Moves, handoff.StagedMove{State: v.State, Box: v.Box, Rows: v.Rows, DType: v.DType})
 		}
@@ -246,7 +264,7 @@ func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) b
 	id := peerID(p)
 	switch m := msg.(type) {
 	case handoff.StagedWant:
-		x := &drive.Spec{Tokens: m.Tokens}
+		x := &drive.Spec{Chunk: m.Chunk, Tokens: m.Tokens}
 		for _, v := range m.Moves {
 			x.Moves = append(x.Moves, pack.Move{State: v.State, Box: v.Box, Rows: v.Rows, DType: v.DType})
 		}

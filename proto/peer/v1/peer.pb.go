@@ -1592,7 +1592,9 @@ type Buffers struct {
 	Socket string        `protobuf:"bytes,2,opt,name=socket,proto3" json:"socket,omitempty"`
 	Cards  []*BufferCard `protobuf:"bytes,3,rep,name=cards,proto3" json:"cards,omitempty"`
 	// Set instead when it cannot.
-	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	// Bytes of the sender's staging chunks; 0: 1 MiB.
+	Chunk         int64 `protobuf:"varint,5,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1653,6 +1655,13 @@ func (x *Buffers) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *Buffers) GetChunk() int64 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
 }
 
 // BufferCard is one buffer of an engine; key is good once, at the socket of Buffers.
@@ -2320,8 +2329,10 @@ type StagedWant struct {
 	// How many chunks they fill, as both ends cut them.
 	Chunks int32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	// Tokens [lo, hi) of the paged states.
-	Tokens        *v1.Span      `protobuf:"bytes,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	Moves         []*StagedMove `protobuf:"bytes,5,rep,name=moves,proto3" json:"moves,omitempty"`
+	Tokens *v1.Span      `protobuf:"bytes,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Moves  []*StagedMove `protobuf:"bytes,5,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Bytes of a chunk, no more than the source's Buffers said; 0: 1 MiB.
+	Chunk         int64 `protobuf:"varint,6,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2389,6 +2400,13 @@ func (x *StagedWant) GetMoves() []*StagedMove {
 		return x.Moves
 	}
 	return nil
+}
+
+func (x *StagedWant) GetChunk() int64 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
 }
 
 // StagedMove is one box that the pair moves, as it lies in chunks.
@@ -2799,12 +2817,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03ack\x18\x01 \x01(\v2\x1d.baton.common.v1.LifecycleAckR\x03ack\"\x0e\n" +
 	"\fWantGeometry\"\x1f\n" +
 	"\vWantBuffers\x12\x10\n" +
-	"\x03pin\x18\x01 \x01(\x04R\x03pin\"x\n" +
+	"\x03pin\x18\x01 \x01(\x04R\x03pin\"\x8e\x01\n" +
 	"\aBuffers\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06socket\x18\x02 \x01(\tR\x06socket\x12/\n" +
 	"\x05cards\x18\x03 \x03(\v2\x19.baton.peer.v1.BufferCardR\x05cards\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"Z\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x14\n" +
+	"\x05chunk\x18\x05 \x01(\x03R\x05chunk\"Z\n" +
 	"\n" +
 	"BufferCard\x12\x16\n" +
 	"\x06buffer\x18\x01 \x01(\rR\x06buffer\x12\x10\n" +
@@ -2856,14 +2875,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tStagedJob\x12\x18\n" +
 	"\ahandoff\x18\x01 \x01(\fR\ahandoff\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +
-	"\x04pair\x18\x03 \x01(\rR\x04pair\"\xbe\x01\n" +
+	"\x04pair\x18\x03 \x01(\rR\x04pair\"\xd4\x01\n" +
 	"\n" +
 	"StagedWant\x12$\n" +
 	"\x02of\x18\x01 \x01(\v2\x14.baton.peer.v1.CheckR\x02of\x12\x12\n" +
 	"\x04pair\x18\x02 \x01(\rR\x04pair\x12\x16\n" +
 	"\x06chunks\x18\x03 \x01(\x05R\x06chunks\x12-\n" +
 	"\x06tokens\x18\x04 \x01(\v2\x15.baton.common.v1.SpanR\x06tokens\x12/\n" +
-	"\x05moves\x18\x05 \x03(\v2\x19.baton.peer.v1.StagedMoveR\x05moves\"\x8c\x01\n" +
+	"\x05moves\x18\x05 \x03(\v2\x19.baton.peer.v1.StagedMoveR\x05moves\x12\x14\n" +
+	"\x05chunk\x18\x06 \x01(\x03R\x05chunk\"\x8c\x01\n" +
 	"\n" +
 	"StagedMove\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\x05R\x05state\x12&\n" +

@@ -11,14 +11,22 @@ import (
 	"github.com/batonkv/baton/transfer/staged/pack"
 )
 
+// MinChunk is the smallest chunk: a page.
+const MinChunk = 4096
+
 // arena is the staging memory: chunks that are packed first, then those that are fetched
 // into. The local mover and the wire movers map it, and this process, for the stamps.
 type arena struct {
-	fd int
-	b  []byte
+	fd    int
+	b     []byte
+	bytes int64 // of a chunk
 }
 
-func newArena(n int64) (*arena, error) {
+func newArena(chunks, bytes int64) (*arena, error) {
+	n := chunks * bytes
+	if bytes < MinChunk || bytes > staged.MaxChunk || bytes%MinChunk != 0 {
+		return nil, fmt.Errorf("%w: chunks of %d bytes, want whole pages up to %d", staged.ErrConfig, bytes, staged.MaxChunk)
+	}
 	fd, err := unix.MemfdCreate("staging-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("%w: staging arena: %w", transfer.ErrMemory, err)
@@ -34,7 +42,7 @@ func newArena(n int64) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: staging arena of %d bytes: %w", transfer.ErrMemory, n, errors.Join(err, unix.Close(fd)))
 	}
-	return &arena{fd: fd, b: b}, nil
+	return &arena{fd: fd, b: b, bytes: bytes}, nil
 }
 
 // memory describes the arena with a descriptor of its own, the receiver's.
@@ -52,7 +60,7 @@ func closeMemory(m transfer.Memory) { _ = unix.Close(m.FD) }
 
 // chunk is the i-th of the whole arena.
 func (a *arena) chunk(i int32) []byte {
-	return a.b[int64(i)*ChunkBytes : int64(i+1)*ChunkBytes : int64(i+1)*ChunkBytes]
+	return a.b[int64(i)*a.bytes : int64(i+1)*a.bytes : int64(i+1)*a.bytes]
 }
 
 // in is the arena's number of a chunk that is fetched into.
@@ -61,9 +69,9 @@ func (s *Stage) in(chunk int32) int32 { return s.cfg.Chunks + chunk }
 // packArena and unpackArena are the arena as the copies of either half see it: one of the
 // local mover's regions, or the first buffer of the peer that is the arena.
 func (s *Stage) packArena() pack.Arena {
-	return pack.Arena{Buffer: uint32(s.cfg.Region), Chunks: 2 * s.cfg.Chunks, Chunk: ChunkBytes, Head: staged.StampBytes}
+	return pack.Arena{Buffer: uint32(s.cfg.Region), Chunks: 2 * s.cfg.Chunks, Chunk: s.cfg.Chunk, Head: staged.StampBytes}
 }
 
 func (s *Stage) unpackArena() pack.Arena {
-	return pack.Arena{Chunks: 2 * s.cfg.Chunks, Chunk: ChunkBytes, Head: staged.StampBytes}
+	return pack.Arena{Chunks: 2 * s.cfg.Chunks, Chunk: s.cfg.Chunk, Head: staged.StampBytes}
 }

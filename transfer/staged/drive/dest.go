@@ -26,7 +26,7 @@ func (s *Stage) fetchInto(f staged.Fetch) error {
 	if err != nil {
 		return err
 	}
-	n, err := staged.ChunkBytes(ChunkBytes, body)
+	n, err := staged.ChunkBytes(k.bytes, body)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Stage) unpackFrom(f staged.Unpack) error {
 	if _, err := f.Stamp.Verify(s.arena.chunk(s.in(f.Chunk)), body); err != nil {
 		return err
 	}
-	tm, j, err := k.copies.Copy(k.own, f.Stamp.Seq, s.in(f.Chunk))
+	tm, j, err := k.in.Copy(k.own, f.Stamp.Seq, s.in(f.Chunk))
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/batonkv/baton/transfer/staged/pack"
 )
 
-// ChunkBytes is the size of a chunk. Both ends cut alike, so it is one for all.
+// ChunkBytes is the size of a chunk of an end that does not say its own.
 const ChunkBytes = 1 << 20
 
 // Mover is a wire mover; *mover.Wire is one.
@@ -58,6 +58,7 @@ type Extra struct {
 
 // Spec is what a reader wants, as both ends cut it.
 type Spec struct {
+	Chunk  int64 // bytes of a chunk; 0: ChunkBytes
 	Tokens layout.Span
 	Moves  []pack.Move
 }
@@ -68,6 +69,7 @@ type Route struct{ Group, Transport string }
 // Config of a Stage.
 type Config struct {
 	Chunks  int32 // of each half of the arena
+	Chunk   int64 // bytes of one, whole pages; 0: ChunkBytes
 	PerPeer int32 // chunks that one peer may hold; 0: half of Chunks, at most 16
 	MaxJobs int32 // open jobs of one peer; 0: 256
 	// Patience is how long a chunk whose job is over may stay with a wire mover before
@@ -91,6 +93,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
+	if c.Chunk == 0 {
+		c.Chunk = ChunkBytes
+	}
 	if c.PerPeer == 0 {
 		c.PerPeer = max(1, min(c.Chunks/2, 16))
 	}
@@ -139,22 +144,20 @@ type place struct {
 
 // serve is a job at the source.
 type serve struct {
-	peer   transfer.PeerID
-	job    staged.Job
-	spec   *Spec
-	pack   *pack.Packing
-	copies *pack.Copies
-	own    pack.Own // once granted
+	*cut
+	peer transfer.PeerID
+	job  staged.Job
+	spec *Spec
+	own  pack.Own // once granted
 }
 
 // pull is a job at the destination.
 type pull struct {
-	peer   transfer.PeerID
-	moves  []pack.Move
-	pack   *pack.Packing
-	copies *pack.Copies
-	own    pack.Own
-	moved  int64
+	*cut
+	peer  transfer.PeerID
+	moves []pack.Move
+	own   pack.Own
+	moved int64
 }
 
 // New makes a stage with its arena, and registers that with the local mover.
@@ -169,7 +172,7 @@ func New(ctx context.Context, cfg Config) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := newArena(2 * int64(cfg.Chunks) * ChunkBytes)
+	a, err := newArena(2*int64(cfg.Chunks), cfg.Chunk)
 	if err != nil {
 		return nil, err
 	}
@@ -238,16 +241,20 @@ func (s *Stage) FromPeer(p transfer.PeerID, m staged.Message, x Extra) {
 }
 
 // Pull moves a pair's bytes from a peer; Owner.Done follows. From of the plan is the
-// peer's rank, To this one's.
-func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own) {
-	if err := s.begin(p, j, pin, plan, own); err != nil {
+// peer's rank, To this one's. chunk is the size of the peer's chunks, 0: ChunkBytes; the
+// smaller ones of both ends travel.
+func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own, chunk int64) {
+	if chunk == 0 {
+		chunk = ChunkBytes
+	}
+	if err := s.begin(p, j, pin, plan, own, min(chunk, s.cfg.Chunk)); err != nil {
 		s.cfg.Owner.Done(j, 0, err)
 	}
 }
 
-func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own) error {
+func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own, chunk int64) error {
 	moves := pack.Of(plan, j.Pair)
-	c, err := s.cut(moves)
+	c, err := s.cut(moves, chunk)
 	if err != nil {
 		return err
 	}
@@ -258,7 +265,7 @@ func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *res
 	if _, twice := s.pulls[j]; twice {
 		return fmt.Errorf("%w: job %+v", transfer.ErrBusy, j)
 	}
-	s.pulls[j] = &pull{peer: p, moves: moves, pack: c.pack, own: own, copies: c.in}
+	s.pulls[j] = &pull{cut: c, peer: p, moves: moves, own: own}
 	if r, up := s.peers[p]; up {
 		s.wire(r)
 	}

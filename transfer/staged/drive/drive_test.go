@@ -28,6 +28,19 @@ func TestStagedIsDirect(t *testing.T) {
 	}
 }
 
+// TestSizesDiffer: the smaller chunks of both ends travel.
+func TestSizesDiffer(t *testing.T) {
+	for _, sizes := range [][2]int64{{0, 256 << 10}, {256 << 10, 0}, {4 << 20, 512 << 10}, {68 << 10, 4 << 20}} {
+		p := newPairOf(t, 3, sizes[0], sizes[1])
+		p.pull(1)
+		if r := p.wait(t); r.err != nil {
+			t.Fatalf("%d bytes to %d: %v", sizes[0], sizes[1], r.err)
+		}
+		p.landed(t)
+		p.quiet(t)
+	}
+}
+
 // TestSideBySide: jobs of one pair share the arena.
 func TestSideBySide(t *testing.T) {
 	p := newPair(t, 2)
@@ -231,6 +244,8 @@ func TestForgedWants(t *testing.T) {
 		"another count": {drive.Extra{Spec: p.spec(nil)}, 1},
 		"no moves":      {drive.Extra{Spec: &drive.Spec{Tokens: p.tokens}}, 1},
 		"backwards":     {drive.Extra{Spec: p.spec(func(s *drive.Spec) { s.Tokens.Lo = 1 << 20 })}, 1},
+		"larger chunks": {drive.Extra{Spec: p.spec(func(s *drive.Spec) { s.Chunk = 2 << 20 })}, 1},
+		"tiny chunks":   {drive.Extra{Spec: p.spec(func(s *drive.Spec) { s.Chunk = 1 })}, 1},
 		"other heads":   {drive.Extra{Spec: p.spec(func(s *drive.Spec) { s.Moves[0].Box.Units.Hi = 99 })}, 1},
 	} {
 		p.src.sync(func() {

@@ -2,6 +2,7 @@ package drive_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -73,7 +74,7 @@ func mint() uint64 {
 	return minted.n
 }
 
-func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32) *node {
+func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64) *node {
 	t.Helper()
 	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{},
 		done: make(chan result, 64), pid: make(chan drive.Mover, 64)}
@@ -92,9 +93,11 @@ func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Ran
 			t.Fatal(err)
 		}
 	}
-	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
+	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Chunk: chunk, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
 		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6,
-		Start: n.start,
+		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
+			return n.start(ctx, r, id, arena, cmp.Or(chunk, drive.ChunkBytes))
+		},
 		Post: func(f func()) bool {
 			select {
 			case <-n.over:
@@ -142,9 +145,9 @@ func (n *node) regions() (map[transfer.RegionID]transfer.Memory, error) {
 }
 
 // start runs a wire mover within this process.
-func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
+func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory, chunk int64) (drive.Mover, error) {
 	w, err := mover.WireInProcess(ctx, mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
-		Bytes: arena.Len, Chunk: drive.ChunkBytes, Listen: "127.0.0.1:0"}}, func(s mover.Setup, b []byte) (staged.Wire, error) {
+		Bytes: arena.Len, Chunk: chunk, Listen: "127.0.0.1:0"}}, func(s mover.Setup, b []byte) (staged.Wire, error) {
 		return tcp.New(tcp.Config{Wire: s.Wire, Arena: b, Chunk: s.Chunk, Listen: s.Listen})
 	})
 	if err != nil {
@@ -221,15 +224,19 @@ type pair struct {
 	src, dst *node
 	plan     *reshard.Plan
 	tokens   layout.Span
+	chunk    int64    // of the source, as it says
 	want     [][]byte // what the destination's memory holds afterwards
 	before   [][]byte
 }
 
-func newPair(t testing.TB, chunks int32) *pair {
+func newPair(t testing.TB, chunks int32) *pair { return newPairOf(t, chunks, 0, 0) }
+
+// newPairOf has chunks of these sizes; 0: one that says nothing.
+func newPairOf(t testing.TB, chunks int32, from, to int64) *pair {
 	t.Helper()
-	src, dst := newNode(t, "prefill/0@1", parallel.Cut{TP: 1}, 0, chunks), newNode(t, "decode/1@2", parallel.Cut{TP: 2}, 1, chunks)
+	src, dst := newNode(t, "prefill/0@1", parallel.Cut{TP: 1}, 0, chunks, from), newNode(t, "decode/1@2", parallel.Cut{TP: 2}, 1, chunks, to)
 	src.peer, dst.peer = dst, src
-	p := &pair{src: src, dst: dst, tokens: layout.Span{Lo: 32, Hi: 900}}
+	p := &pair{chunk: from, src: src, dst: dst, tokens: layout.Span{Lo: 32, Hi: 900}}
 	noise := rand.NewChaCha8([32]byte{1})
 	for _, b := range src.bufs {
 		_, _ = noise.Read(b.Bytes) // it never fails
@@ -302,7 +309,7 @@ func (p *pair) job(n uint64) staged.Job {
 // pull starts a job.
 func (p *pair) pull(n uint64) {
 	p.dst.sync(func() {
-		p.dst.stage.Pull(p.src.id, p.job(n), staged.Pin{ID: 5, Generation: 1}, p.plan, p.own(11, 2))
+		p.dst.stage.Pull(p.src.id, p.job(n), staged.Pin{ID: 5, Generation: 1}, p.plan, p.own(11, 2), p.chunk)
 	})
 }
 

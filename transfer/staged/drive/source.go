@@ -31,7 +31,14 @@ func (s *Stage) serving(p transfer.PeerID, m staged.Want, x *Spec) (*serve, erro
 	if x == nil {
 		return nil, fmt.Errorf("%w: nothing is said of the bytes", pack.ErrMoves)
 	}
-	c, err := s.cut(x.Moves)
+	chunk := x.Chunk
+	if chunk == 0 {
+		chunk = ChunkBytes
+	}
+	if chunk < MinChunk || chunk > s.cfg.Chunk {
+		return nil, fmt.Errorf("%w: chunks of %d bytes are wanted, these have %d", pack.ErrMoves, chunk, s.cfg.Chunk)
+	}
+	c, err := s.cut(x.Moves, chunk)
 	if err != nil {
 		return nil, err
 	}
@@ -42,11 +49,12 @@ func (s *Stage) serving(p transfer.PeerID, m staged.Want, x *Spec) (*serve, erro
 	if err == nil {
 		_, err = c.out.Templates() // none for boxes that this rank does not hold
 	}
-	return &serve{peer: p, job: m.Job, spec: x, pack: c.pack, copies: c.out}, err
+	return &serve{cut: c, peer: p, job: m.Job, spec: x}, err
 }
 
 // cut is what both ends make of the moves of a pair: one for all its jobs.
 type cut struct {
+	bytes   int64 // of a chunk
 	pack    *pack.Packing
 	out, in *pack.Copies
 }
@@ -54,12 +62,12 @@ type cut struct {
 // maxCuts bounds how many are kept; a rank has a few pairs with each group.
 const maxCuts = 256
 
-func (s *Stage) cut(moves []pack.Move) (*cut, error) {
+func (s *Stage) cut(moves []pack.Move, chunk int64) (*cut, error) {
 	e := s.engine
 	if e == nil {
 		return nil, fmt.Errorf("%w: no engine is attached", transfer.ErrClosed)
 	}
-	var key []byte
+	key := binary.LittleEndian.AppendUint64(nil, uint64(chunk))
 	for _, v := range moves {
 		for _, n := range [...]int32{v.State, v.Box.Layers.Lo, v.Box.Layers.Hi, v.Box.Units.Lo, v.Box.Units.Hi, v.Rows, int32(v.DType)} {
 			key = binary.LittleEndian.AppendUint32(key, uint32(n))
@@ -68,14 +76,14 @@ func (s *Stage) cut(moves []pack.Move) (*cut, error) {
 	if c := e.cuts[string(key)]; c != nil {
 		return c, nil
 	}
-	k, err := pack.New(e.model, moves, staged.BodyRoom(ChunkBytes))
+	k, err := pack.New(e.model, moves, staged.BodyRoom(chunk))
 	if err != nil {
 		return nil, err
 	}
 	if len(e.cuts) >= maxCuts {
 		clear(e.cuts)
 	}
-	c := &cut{pack: k, out: k.Pack(e.shards, s.packArena()), in: k.Unpack(e.shards, s.unpackArena())}
+	c := &cut{bytes: chunk, pack: k, out: k.Pack(e.shards, s.packArena()), in: k.Unpack(e.shards, s.unpackArena())}
 	e.cuts[string(key)] = c
 	return c, nil
 }
@@ -120,7 +128,7 @@ func (s *Stage) packInto(f staged.Pack) error {
 	if err != nil {
 		return err
 	}
-	tm, j, err := k.copies.Copy(k.own, f.Stamp.Seq, f.Chunk)
+	tm, j, err := k.out.Copy(k.own, f.Stamp.Seq, f.Chunk)
 	if err != nil {
 		return err
 	}
@@ -163,7 +171,7 @@ func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
 	body, err := k.pack.Bytes(k.own.Tokens, m.Seq)
 	n := int64(0)
 	if err == nil {
-		n, err = staged.ChunkBytes(ChunkBytes, body)
+		n, err = staged.ChunkBytes(k.bytes, body)
 	}
 	if err != nil { // it was packed by the same numbers
 		w.mover.Kill(err)

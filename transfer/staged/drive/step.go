@@ -113,7 +113,7 @@ func (s *Stage) send(f staged.Send) {
 	switch m := f.Msg.(type) {
 	case staged.Want:
 		k := s.pulls[m.Job]
-		s.cfg.Owner.Send(f.Peer, m, Extra{Spec: &Spec{Tokens: k.own.Tokens, Moves: k.moves}})
+		s.cfg.Owner.Send(f.Peer, m, Extra{Spec: &Spec{Chunk: k.bytes, Tokens: k.own.Tokens, Moves: k.moves}})
 	case staged.Offer:
 		s.expose(f.Peer, m)
 	default:
