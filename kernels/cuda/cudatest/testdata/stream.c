@@ -1,0 +1,371 @@
+// Streams, events, copies and graphs of the fake driver, and its entry.
+#include "fake.h"
+
+struct event { struct context *ctx; int64_t asked, seen; };
+enum work { COPY, SET, MARK, GRAPH };
+struct item {
+	enum work work;
+	cu_copy3d c;
+	struct event *event;
+	int64_t mark;
+	struct exec *exec;
+	struct item *next;
+};
+struct stream { struct context *ctx; struct item *head, **tail; struct stream *next; };
+struct node { cu_copy3d c; struct node *after, *next; int ran; };
+struct graph { struct node *nodes, **tail; };
+struct exec { struct graph g; int pending, destroyed; };
+
+static struct stream *streams;
+static uint32_t luck = 1;
+
+static struct item *push(struct stream *s, enum work w) {
+	struct item *i = calloc(1, sizeof *i);
+	i->work = w;
+	*s->tail = i;
+	s->tail = &i->next;
+	return i;
+}
+
+// span is how far one side of a copy reaches.
+static size_t span(const cu_copy3d *c, size_t pitch, size_t rows) {
+	return ((c->depth - 1) * rows + c->height - 1) * pitch + c->width;
+}
+
+static int overlaps(const cu_copy3d *c, uintptr_t at, size_t n) {
+	return (c->src && c->src < at + n && at < c->src + span(c, c->src_pitch, c->src_height)) || (c->dst < at + n && at < c->dst + span(c, c->dst_pitch, c->dst_height));
+}
+
+int pending(uintptr_t at, size_t n) {
+	for (struct stream *s = streams; s; s = s->next)
+		for (struct item *i = s->head; i; i = i->next) {
+			if ((i->work == COPY || i->work == SET) && overlaps(&i->c, at, n)) return 1;
+			if (i->work == GRAPH)
+				for (struct node *k = i->exec->g.nodes; k; k = k->next)
+					if (overlaps(&k->c, at, n)) return 1;
+		}
+	return 0;
+}
+
+// side checks one side of a copy by a context's GPU.
+static int side(struct context *x, uintptr_t at, size_t n) {
+	struct range *r;
+	if (touch(at, n, &r)) return ILLEGAL;
+	if (r->kind == MAPPED && !(r->access >> x->device & 1)) return ILLEGAL;
+	if (r->kind == IPC && r->opened != x) fake_cuda.slow++;
+	return OK;
+}
+
+static int check(const cu_copy3d *c, int flat) {
+	if (c->src_type != CU_UNIFIED || c->dst_type != CU_UNIFIED || !c->width || !c->height || !c->depth) return INVALID;
+	if (c->src_x | c->src_y | c->src_z | c->dst_x | c->dst_y | c->dst_z) return INVALID;
+	if (!flat && (c->src_pitch > MAX_PITCH || c->dst_pitch > MAX_PITCH || c->src_pitch < c->width || c->dst_pitch < c->width)) return INVALID;
+	if (c->depth > 1 && (c->src_height < c->height || c->dst_height < c->height)) return INVALID;
+	struct range *r;
+	if (c->src && touch((uintptr_t)c->src, span(c, c->src_pitch, c->src_height), &r)) return INVALID;
+	return touch((uintptr_t)c->dst, span(c, c->dst_pitch, c->dst_height), &r) ? INVALID : OK;
+}
+
+static int run(struct context *x, const cu_copy3d *c) {
+	int rc = fault("exec");
+	if (!rc && c->src) rc = side(x, (uintptr_t)c->src, span(c, c->src_pitch, c->src_height));
+	if (!rc) rc = side(x, (uintptr_t)c->dst, span(c, c->dst_pitch, c->dst_height));
+	if (rc == ILLEGAL) fake_cuda.violations++;
+	if (rc) return x->sticky = rc;
+	for (size_t z = 0; z < c->depth; z++)
+		for (size_t y = 0; y < c->height; y++) {
+			char *to = (char *)(uintptr_t)c->dst + (z * c->dst_height + y) * c->dst_pitch;
+			if (c->src) memcpy(to, (char *)(uintptr_t)c->src + (z * c->src_height + y) * c->src_pitch, c->width);
+			else memset(to, 0, c->width);
+			fake_cuda.bytes += (int64_t)c->width;
+		}
+	return OK;
+}
+
+static void exec_free(struct exec *x) {
+	if (!x->destroyed || x->pending) return;
+	for (struct node *k = x->g.nodes, *n; k; k = n) n = k->next, free(k);
+	free(x);
+}
+
+// run_graph runs nodes in any order that their edges allow.
+static int run_graph(struct context *x, struct exec *e) {
+	int left = 0, rc = OK;
+	for (struct node *k = e->g.nodes; k; k = k->next) k->ran = 0, left++;
+	while (left > 0 && !rc)
+		for (struct node *k = e->g.nodes; k && !rc; k = k->next) {
+			luck = luck * 1664525 + 1013904223;
+			if (k->ran || (k->after && !k->after->ran) || luck >> 31) continue;
+			rc = run(x, &k->c);
+			k->ran = 1;
+			left--;
+		}
+	return rc;
+}
+
+static void step(struct stream *s) {
+	struct item *i = s->head;
+	if (!i || s->ctx->sticky) return;
+	s->head = i->next;
+	if (!s->head) s->tail = &s->head;
+	switch (i->work) {
+	case COPY:
+	case SET: run(s->ctx, &i->c); break;
+	case MARK: i->event->seen = i->mark; break;
+	case GRAPH:
+		run_graph(s->ctx, i->exec);
+		i->exec->pending--;
+		exec_free(i->exec);
+	}
+	free(i);
+}
+
+// progress runs a few things of every stream; which stream goes first changes.
+static void progress(void) {
+	if (__atomic_load_n(&fake_cuda.hold, __ATOMIC_SEQ_CST)) return;
+	for (int k = 0; k < 64; k++)
+		for (struct stream *s = streams; s; s = s->next) {
+			luck = luck * 1664525 + 1013904223;
+			if (luck >> 30) step(s);
+		}
+}
+
+static int f_priorities(int *least, int *most) {
+	CALL("cuCtxGetStreamPriorityRange") { *least = 0, *most = -5; }
+	LEAVE;
+}
+
+static int f_stream(void **out, unsigned flags, int priority) {
+	CALL("cuStreamCreateWithPriority") {
+		struct stream *s = calloc(1, sizeof *s);
+		rc = flags == 1 && priority == -5 ? OK : INVALID;
+		s->ctx = current, s->tail = &s->head, s->next = streams;
+		*out = streams = s;
+		fake_cuda.streams++;
+	}
+	LEAVE;
+}
+
+static int f_stream_destroy(void *x) {
+	CALL("cuStreamDestroy") {
+		struct stream **p = &streams;
+		while (*p && *p != x) p = &(*p)->next;
+		if (!*p) rc = BAD_HANDLE;
+		else {
+			struct stream *s = *p;
+			if (s->head) fake_cuda.violations++;
+			*p = s->next;
+			free(s);
+			fake_cuda.streams--;
+		}
+	}
+	LEAVE;
+}
+
+static int f_event(void **out, unsigned flags) {
+	CALL("cuEventCreate") {
+		struct event *e = calloc(1, sizeof *e);
+		e->ctx = current, *out = e;
+		rc = flags == 2 ? OK : INVALID;
+		fake_cuda.events++;
+	}
+	LEAVE;
+}
+
+static int f_record(void *event, void *stream) {
+	CALL("cuEventRecord") {
+		struct event *e = event;
+		struct stream *s = stream;
+		rc = e->ctx == current && s->ctx == current ? OK : BAD_HANDLE;
+		if (!rc) {
+			struct item *i = push(s, MARK);
+			i->event = e;
+			i->mark = ++e->asked;
+		}
+	}
+	LEAVE;
+}
+
+static int f_query(void *event) {
+	CALL("cuEventQuery") {
+		struct event *e = event;
+		progress();
+		rc = current->sticky ? current->sticky : e->seen == e->asked ? OK : NOT_READY;
+	}
+	LEAVE;
+}
+
+static int f_event_destroy(void *event) {
+	CALL("cuEventDestroy") {
+		struct event *e = event;
+		if (e->seen != e->asked) fake_cuda.violations++;
+		free(e);
+		fake_cuda.events--;
+	}
+	LEAVE;
+}
+
+static int put(void *stream, enum work w, const cu_copy3d *c, int flat) {
+	struct stream *s = stream;
+	if (!s) return BAD_HANDLE; // the legacy stream would wait for the engine's
+	if (s->ctx != current) return BAD_CONTEXT;
+	int rc = check(c, flat);
+	if (!rc) push(s, w)->c = *c;
+	return rc;
+}
+
+static cu_copy3d line(cu_ptr dst, cu_ptr src, size_t n) {
+	cu_copy3d c;
+	memset(&c, 0, sizeof c);
+	c.src_type = c.dst_type = CU_UNIFIED;
+	c.dst = dst, c.src = src, c.width = n, c.height = c.depth = 1;
+	return c;
+}
+
+static int f_flat(cu_ptr dst, cu_ptr src, size_t n, void *stream) {
+	CALL("cuMemcpyAsync") {
+		cu_copy3d c = line(dst, src, n);
+		rc = put(stream, COPY, &c, 1);
+		fake_cuda.flat++;
+	}
+	LEAVE;
+}
+
+static int f_strided(const cu_copy3d *c, void *stream) {
+	CALL("cuMemcpy3DAsync") {
+		rc = put(stream, COPY, c, 0);
+		fake_cuda.strided++;
+	}
+	LEAVE;
+}
+
+static int batch(cu_ptr *dst, cu_ptr *src, size_t *n, size_t count, cu_batch_attr *at, size_t *from, size_t attrs, size_t *bad, void *stream) {
+	CALL("cuMemcpyBatchAsync") {
+		if (attrs != 1 || from[0] != 0 || at->order != 1 || !count) rc = INVALID;
+		// In no order: from the middle outwards.
+		for (size_t i = 0; i < count && !rc; i++) {
+			size_t k = (i + count / 2) % count;
+			cu_copy3d c = line(dst[k], src[k], n[k]);
+			rc = put(stream, COPY, &c, 1);
+			if (rc && bad) *bad = k;
+		}
+		fake_cuda.batches++;
+		fake_cuda.batched += (int64_t)count;
+	}
+	LEAVE;
+}
+
+static int f_batch13(cu_ptr *dst, cu_ptr *src, size_t *n, size_t count, cu_batch_attr *at, size_t *from, size_t attrs, void *stream) {
+	return batch(dst, src, n, count, at, from, attrs, NULL, stream);
+}
+
+static int set(cu_ptr dst, size_t pitch, size_t width, size_t height, void *stream) {
+	CALL("cuMemsetD2D8Async") {
+		cu_copy3d c = line(dst, 0, width);
+		c.dst_pitch = c.src_pitch = pitch, c.height = height;
+		rc = put(stream, SET, &c, height == 1);
+		fake_cuda.sets++;
+	}
+	LEAVE;
+}
+
+static int f_set2(cu_ptr dst, size_t pitch, unsigned char v, size_t width, size_t height, void *stream) {
+	return v ? INVALID : set(dst, pitch, width, height, stream);
+}
+
+static int f_set1(cu_ptr dst, unsigned char v, size_t n, void *stream) { return v ? INVALID : set(dst, n, n, 1, stream); }
+
+static int f_graph(void **out, unsigned flags) {
+	CALL("cuGraphCreate") {
+		struct graph *g = calloc(1, sizeof *g);
+		rc = flags ? INVALID : OK;
+		g->tail = &g->nodes, *out = g;
+		fake_cuda.graphs++;
+	}
+	LEAVE;
+}
+
+static int f_node(void **out, void *graph, void *const *after, size_t n, const cu_copy3d *c, void *ctx) {
+	CALL("cuGraphAddMemcpyNode") {
+		rc = ctx != current || n > 1 ? INVALID : check(c, 0);
+		if (!rc) {
+			struct graph *g = graph;
+			struct node *k = calloc(1, sizeof *k);
+			k->c = *c, k->after = n ? *after : NULL;
+			*g->tail = k, g->tail = &k->next, *out = k;
+		}
+	}
+	LEAVE;
+}
+
+static int f_instantiate(void **out, void *graph, unsigned long long flags) {
+	CALL("cuGraphInstantiateWithFlags") {
+		struct exec *x = calloc(1, sizeof *x);
+		struct graph *g = graph;
+		rc = flags ? INVALID : OK;
+		x->g = *g; // takes the nodes along
+		g->nodes = NULL;
+		*out = x;
+		fake_cuda.execs++, fake_cuda.instantiated++;
+	}
+	LEAVE;
+}
+
+static int f_launch(void *exec, void *stream) {
+	CALL("cuGraphLaunch") {
+		struct stream *s = stream;
+		rc = s && s->ctx == current ? OK : BAD_CONTEXT;
+		if (!rc) {
+			push(s, GRAPH)->exec = exec;
+			((struct exec *)exec)->pending++;
+			fake_cuda.launches++;
+		}
+	}
+	LEAVE;
+}
+
+static int f_graph_destroy(void *graph) {
+	CALL("cuGraphDestroy") {
+		struct graph *g = graph;
+		for (struct node *k = g->nodes, *n; k; k = n) n = k->next, free(k);
+		free(g);
+		fake_cuda.graphs--;
+	}
+	LEAVE;
+}
+
+static int f_exec_destroy(void *exec) {
+	CALL("cuGraphExecDestroy") {
+		struct exec *x = exec;
+		x->destroyed = 1;
+		exec_free(x);
+		fake_cuda.execs--;
+	}
+	LEAVE;
+}
+
+struct entry stream_table[] = {
+	{"cuCtxGetStreamPriorityRange", 5050, f_priorities}, {"cuStreamCreateWithPriority", 5050, f_stream}, {"cuStreamDestroy", 4000, f_stream_destroy},
+	{"cuEventCreate", 2000, f_event}, {"cuEventRecord", 2000, f_record}, {"cuEventQuery", 2000, f_query}, {"cuEventDestroy", 4000, f_event_destroy},
+	{"cuMemcpyAsync", 4000, f_flat}, {"cuMemcpy3DAsync", 3020, f_strided}, {"cuMemsetD8Async", 3020, f_set1}, {"cuMemsetD2D8Async", 3020, f_set2},
+	{"cuMemcpyBatchAsync", 13000, f_batch13}, {"cuMemcpyBatchAsync", 12080, batch}, {"cuGraphCreate", 10000, f_graph},
+	{"cuGraphAddMemcpyNode", 10000, f_node}, {"cuGraphInstantiateWithFlags", 11040, f_instantiate}, {"cuGraphLaunch", 10000, f_launch},
+	{"cuGraphDestroy", 10000, f_graph_destroy}, {"cuGraphExecDestroy", 10000, f_exec_destroy}, {NULL, 0, NULL},
+};
+
+// The one function that the loader looks for. FAKE_CUDA_MISSING names one that it lacks.
+int cuGetProcAddress_v2(const char *name, void **p, int want, uint64_t flags, int *status) {
+	const char *missing = getenv("FAKE_CUDA_MISSING");
+	*p = NULL, *status = 1;
+	if (flags || (missing && !strcmp(missing, name))) return NOT_FOUND;
+	struct entry *tables[] = {memory_table, stream_table};
+	for (int t = 0; t < 2; t++)
+		for (int i = 0; tables[t][i].name; i++) {
+			if (strcmp(tables[t][i].name, name)) continue;
+			*status = 2; // known, in a later form
+			if (tables[t][i].since > want || tables[t][i].since > version()) continue;
+			*p = tables[t][i].f, *status = 0;
+			return OK;
+		}
+	return NOT_FOUND;
+}
