@@ -2,8 +2,6 @@ package tcp
 
 import (
 	"bufio"
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -162,16 +160,13 @@ func (p *peer) drop(err error) {
 }
 
 func (p *peer) dial() (net.Conn, error) {
-	ctx, stop := context.WithTimeout(p.w.ctx, dialing)
-	defer stop()
-	var c net.Conn
-	var err error
-	if t := p.w.cfg.Client; t != nil {
-		c, err = (&tls.Dialer{Config: t}).DialContext(ctx, "tcp", p.addr)
-	} else {
-		c, err = (&net.Dialer{}).DialContext(ctx, "tcp", p.addr)
-	}
+	raw, err := (&net.Dialer{Timeout: dialing}).DialContext(p.w.ctx, "tcp", p.addr)
 	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", p.addr, err)
+	}
+	c, err := p.w.greet(p.w.ctx, raw, true, handshake)
+	if err != nil {
+		raw.Close()
 		return nil, fmt.Errorf("dial %s: %w", p.addr, err)
 	}
 	p.mu.Lock()

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"bufio"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +13,8 @@ import (
 )
 
 const (
-	maxConns  = 256              // that are served at once
-	handshake = 10 * time.Second // for TLS
+	maxConns  = 1024             // that are served at once
+	handshake = 10 * time.Second // for the greeting and TLS
 	// pieceBytes are written at once: an offer that is withdrawn under a fetch sends no
 	// more than that.
 	pieceBytes = 256 << 10
@@ -72,19 +71,16 @@ func (w *Wire) accept() {
 		}
 		w.work.Go(func() {
 			defer w.leave(c)
-			_ = w.serve(c) // who fetches sees the end of the connection
+			_ = w.serve(c) // who fetches sees why, or the end of the connection
 		})
 	}
 }
 
 // serve answers one connection's requests in order.
 func (w *Wire) serve(c net.Conn) error {
-	if t, ok := c.(*tls.Conn); ok {
-		_ = c.SetDeadline(time.Now().Add(handshake))
-		if err := t.HandshakeContext(w.ctx); err != nil {
-			return err
-		}
-		_ = c.SetDeadline(time.Time{})
+	c, err := w.greet(w.ctx, c, false, handshake)
+	if err != nil {
+		return err
 	}
 	r := bufio.NewReaderSize(c, 4<<10)
 	var head [askBytes]byte

@@ -1,5 +1,5 @@
 // Package tcp is the staged.Wire over TCP: chunks travel on a few connections for each
-// peer, TLS 1.3 unless the owner says plain. Who fetches dials.
+// peer, TLS 1.3 unless the owners of both ends say plain. Who fetches dials.
 //
 // A fetch ends when its bytes are in the chunk, or when nothing reads into it any more: a
 // connection belongs to one goroutine that reads, and what that has begun it ends.
@@ -31,10 +31,14 @@ type Config struct {
 	Chunk  int64              // bytes of a chunk
 	Listen string             // host:port; port 0: any
 	// Server and Client are the TLS of both directions; nil, both: plain TCP, where
-	// anybody who reaches the port may fetch what is offered.
+	// anybody who reaches the port may fetch what is offered. The other end has to be
+	// plain as well.
 	Server, Client *tls.Config
-	Conns          int // for each peer; 0: 2
+	Conns          int // for each peer, at most MaxConns; 0: 4
 }
+
+// MaxConns bounds Config.Conns.
+const MaxConns = 64
 
 // Wire implements staged.Wire.
 type Wire struct {
@@ -56,18 +60,15 @@ var _ staged.Wire = (*Wire)(nil)
 // New listens and serves. Close ends it.
 func New(cfg Config) (*Wire, error) {
 	if cfg.Conns == 0 {
-		cfg.Conns = 2
+		cfg.Conns = 4
 	}
-	if cfg.Chunk < 1 || int64(len(cfg.Arena)) < cfg.Chunk || cfg.Conns < 1 || cfg.Conns > 64 || (cfg.Server == nil) != (cfg.Client == nil) {
-		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes, %d connections: want TLS for both directions or none, 1 to 64 connections",
-			ErrConfig, cfg.Chunk, len(cfg.Arena), cfg.Conns)
+	if cfg.Chunk < 1 || int64(len(cfg.Arena)) < cfg.Chunk || cfg.Conns < 1 || cfg.Conns > MaxConns || (cfg.Server == nil) != (cfg.Client == nil) {
+		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes, %d connections: want TLS for both directions or none, 1 to %d connections",
+			ErrConfig, cfg.Chunk, len(cfg.Arena), cfg.Conns, MaxConns)
 	}
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("%w: listen: %w", ErrConfig, err)
-	}
-	if cfg.Server != nil {
-		l = tls.NewListener(l, cfg.Server)
 	}
 	w := &Wire{cfg: cfg, listener: l, offers: map[uint64]staged.Exposed{}, peers: map[string]*peer{}, served: map[net.Conn]struct{}{}}
 	w.ctx, w.end = context.WithCancel(context.Background())
