@@ -34,7 +34,9 @@ func (f *devFlags) bind(cmd *cobra.Command) {
 }
 
 // backendsHelp lists what may move bytes here.
-func backendsHelp() string { return strings.Join(dev.Backends, ", or as between hosts ") }
+func backendsHelp() string {
+	return dev.Backends[0] + "; or as between hosts " + strings.Join(dev.Backends[1:], ", ") + " (TCP without TLS)"
+}
 
 // maxBlockTokens bounds --block: caches grow with it.
 const maxBlockTokens = 1024

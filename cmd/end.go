@@ -15,14 +15,18 @@ import (
 // Protocols of what this program moves bytes by; a change that the other end would not
 // understand changes the number.
 const (
-	shmProtocol = "memfd/1"
-	tcpProtocol = "tls/1"
+	shmProtocol   = "memfd/1"
+	tcpProtocol   = "tls/1"
+	plainProtocol = "plain/1"
 )
 
 // end is what this sidecar tells its peers of how it can be read.
 func end(s config.Staging, addr string) choice.End {
-	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, {Name: choice.TCP, Protocol: tcpProtocol}},
-		Process: process(), Speed: speedAt(addr)}
+	stream := choice.Offer{Name: choice.TCP, Protocol: tcpProtocol}
+	if s.Transport == config.TCPPlain {
+		stream.Protocol = plainProtocol
+	}
+	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, stream}, Process: process(), Speed: speedAt(addr)}
 	for i, o := range e.Offers {
 		if o.Missing == "" {
 			e.Offers[i].Missing = unwanted(s, o.Name)
@@ -36,7 +40,7 @@ func unwanted(s config.Staging, name string) string {
 	switch {
 	case name == choice.Shm && s.When == config.Always:
 		return "staging.when is " + s.When
-	case name == choice.Shm, s.Transport == config.Auto, s.Transport == name:
+	case name == choice.Shm, s.Transport == config.Auto, s.Transport == name, s.Transport == config.TCPPlain && name == choice.TCP:
 		return ""
 	}
 	return "staging.transport is " + s.Transport

@@ -29,6 +29,8 @@ const (
 type wireOptions struct {
 	Cluster, Tenant string
 	TLS             certs.Files
+	Connections     int32
+	Plain           bool // TCP without TLS
 }
 
 // stage gives the sidecar its staging, if the configuration has one.
@@ -41,7 +43,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	if err != nil {
 		return err
 	}
-	options, err := json.Marshal(wireOptions{c.Cluster, c.Tenant, c.TLS})
+	options, err := json.Marshal(wireOptions{c.Cluster, c.Tenant, c.TLS, c.Staging.Connections, c.Staging.Transport == config.TCPPlain})
 	if err != nil {
 		return err
 	}
@@ -67,7 +69,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 const wireArg = "wire"
 
 // openWire makes the wire of a wire mover: only sidecars of the peer group are let in, and
-// asked.
+// asked, unless the configuration says plain.
 func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
 	if s.Transport != config.TCP {
 		return nil, fmt.Errorf("transport %q: this release has %s", s.Transport, config.TCP)
@@ -75,6 +77,10 @@ func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
 	var o wireOptions
 	if err := json.Unmarshal(s.Options, &o); err != nil {
 		return nil, fmt.Errorf("options: %w", err)
+	}
+	c := tcp.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Conns: int(o.Connections)}
+	if o.Plain {
+		return tcp.New(c)
 	}
 	own, err := o.TLS.Load(time.Now())
 	if err != nil {
@@ -86,5 +92,6 @@ func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
 		}
 		return nil
 	}
-	return tcp.New(tcp.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Server: own.Server(verify), Client: own.Client(verify)})
+	c.Server, c.Client = own.Server(verify), own.Client(verify)
+	return tcp.New(c)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ type Limits struct {
 
 // Staging is how a sidecar reads from ranks whose memory it cannot map: those of other hosts.
 type Staging struct {
-	Transport string `yaml:"transport" help:"what brings bytes from other hosts: auto, tcp, or none; auto takes the best that both ends have"`
+	Transport string `yaml:"transport" help:"what brings bytes from other hosts: auto, tcp, tcp-plain, or none; auto takes the best that both ends have; tcp is with TLS, tcp-plain without: for networks where nobody else listens, and both hosts have to say so"`
 	When      string `yaml:"when" help:"remote: stage what comes from other hosts; always: what comes from this one too, whose memory could be mapped"`
 
 	Arena int32         `yaml:"arena" help:"MiB of staging memory for each direction, 1 to 4096"`
@@ -70,12 +71,15 @@ type Staging struct {
 	RTT   time.Duration `yaml:"rtt" help:"round trip to another host"`
 	Chunk int32         `yaml:"chunk" help:"KiB of a chunk, of which both ends take the smaller; 0: what the above make best"`
 	Depth int32         `yaml:"depth" help:"chunks that one of them may hold; 0: what the above make best"`
+	// Connections are of each pair of wire movers and direction.
+	Connections int32 `yaml:"connections" help:"TCP connections to each peer that is read from, 1 to 64"`
 }
 
 // Transports of Staging.
 const (
-	Auto      = "auto" // the best that both ends have
-	TCP       = "tcp"
+	Auto      = "auto"      // the best that both ends have
+	TCP       = "tcp"       // TLS 1.3 with the sidecars' certificates
+	TCPPlain  = "tcp-plain" // anybody on the network may read and change what travels
 	NoStaging = "none"
 )
 
@@ -86,8 +90,8 @@ const (
 )
 
 func (f *faults) staging(s Staging) {
-	if s.Transport != Auto && s.Transport != TCP && s.Transport != NoStaging {
-		f.add("staging.transport", "%q: %s", s.Transport, want(s.Transport, []string{Auto, TCP, NoStaging}))
+	if ways := []string{Auto, TCP, TCPPlain, NoStaging}; !slices.Contains(ways, s.Transport) {
+		f.add("staging.transport", "%q: %s", s.Transport, want(s.Transport, ways))
 	}
 	if s.When != Remote && s.When != Always {
 		f.add("staging.when", "%q: want %s or %s", s.When, Remote, Always)
@@ -98,7 +102,7 @@ func (f *faults) staging(s Staging) {
 	for _, n := range []struct {
 		name      string
 		v, lo, hi int32
-	}{{"arena", s.Arena, 1, 4096}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"chunk", s.Chunk, 0, 64 << 10}, {"depth", s.Depth, 0, 64}} {
+	}{{"arena", s.Arena, 1, 4096}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"chunk", s.Chunk, 0, 64 << 10}, {"depth", s.Depth, 0, 64}, {"connections", s.Connections, 1, 64}} {
 		if n.v < n.lo || n.v > n.hi {
 			f.add("staging."+n.name, "%d: want %d to %d", n.v, n.lo, n.hi)
 		}
@@ -122,7 +126,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
-		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 4, Rate: 1250, RTT: 200 * time.Microsecond},
+		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 4, Rate: 1250, RTT: 200 * time.Microsecond, Connections: 4},
 		LogLevel: "info", LogFormat: "text",
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/batonkv/baton/cmd/config"
 )
 
 // Backends are what may move bytes between the processes of this machine: memory that is
-// mapped, or staging as between hosts.
-var Backends = []string{"shm", "tcp"}
+// mapped, or the transports of staging, as between hosts.
+var Backends = []string{"shm", config.TCP, config.TCPPlain}
 
 // ErrBackend reports a backend that is not here.
 var ErrBackend = errors.New("disagg-kv-transport-backend")

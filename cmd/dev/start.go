@@ -40,7 +40,8 @@ type sidecarFile struct {
 		Imports int32 `yaml:"imports,omitempty"`
 	} `yaml:"limits,omitempty"`
 	Staging struct {
-		When string `yaml:"when,omitempty"`
+		Transport string `yaml:"transport,omitempty"`
+		When      string `yaml:"when,omitempty"`
 	} `yaml:"staging,omitempty"`
 	TLS struct {
 		CA   string `yaml:"ca"`
@@ -91,7 +92,7 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
 	f.Limits.Imports = c.opt.Imports
 	if c.opt.Backend != Backends[0] {
-		f.Staging.When = config.Always
+		f.Staging.Transport, f.Staging.When = c.opt.Backend, config.Always
 	}
 	if c.opt.TTL > 0 {
 		f.Etcd.TTL = c.opt.TTL.String()

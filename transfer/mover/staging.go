@@ -31,7 +31,7 @@ type WireConfig struct {
 
 // Setup is what a wire mover is told first.
 type Setup struct {
-	Transport string // names the wire: "tcp"
+	Transport string // names the wire: "tcp", "tcp-plain"
 	Wire      staged.Incarnation
 	Group     string // the peer group that it serves
 	Bytes     int64  // of the arena

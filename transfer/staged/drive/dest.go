@@ -12,7 +12,7 @@ import (
 // fetch brings a chunk from the peer's arena.
 func (s *Stage) fetch(f staged.Fetch) {
 	if err := s.fetchInto(f); err != nil {
-		s.step(staged.FetchDone{Ticket: f.Ticket, Why: reason(err)}, dest)
+		s.step(staged.FetchDone{Ticket: f.Ticket, Why: reason(s.pulls[f.Stamp.Job].failed(err))}, dest)
 	}
 }
 
@@ -36,6 +36,7 @@ func (s *Stage) fetchInto(f staged.Fetch) error {
 			delete(s.fetches, f.Ticket)
 			if err != nil {
 				s.cfg.Log.Debug("fetch failed", "peer", f.Peer, "err", err)
+				k.failed(err)
 			}
 			s.step(staged.FetchDone{Ticket: f.Ticket, Why: reason(err)}, dest)
 		})
@@ -47,7 +48,7 @@ func (s *Stage) fetchInto(f staged.Fetch) error {
 func (s *Stage) unpack(f staged.Unpack) {
 	if err := s.unpackFrom(f); err != nil {
 		s.cfg.Log.Warn("a staged chunk was not unpacked", "chunk", f.Stamp.Seq, "err", err)
-		s.step(staged.UnpackDone{Ticket: f.Ticket, Why: reason(err)}, dest)
+		s.step(staged.UnpackDone{Ticket: f.Ticket, Why: reason(s.pulls[f.Stamp.Job].failed(err))}, dest)
 	}
 }
 
@@ -70,6 +71,8 @@ func (s *Stage) unpackFrom(f staged.Unpack) error {
 	return s.copy(s.engine.in, tm, j, s.unpacks, f.Ticket, func(err error) {
 		if err == nil {
 			k.moved += body
+		} else {
+			k.failed(err)
 		}
 		s.step(staged.UnpackDone{Ticket: f.Ticket, Why: reason(err)}, dest)
 	})

@@ -158,6 +158,7 @@ type pull struct {
 	moves []pack.Move
 	own   pack.Own
 	moved int64
+	cause error // of the first ticket of a mover that failed
 }
 
 // New makes a stage with its arena, and registers that with the local mover.

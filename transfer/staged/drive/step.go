@@ -2,6 +2,7 @@ package drive
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/batonkv/baton/transfer"
@@ -87,10 +88,30 @@ func (s *Stage) destEffect(f staged.DestEffect) {
 		k := s.pulls[f.Job]
 		delete(s.pulls, f.Job)
 		if k != nil {
-			s.cfg.Owner.Done(f.Job, k.moved, f.Why.Err())
+			s.cfg.Owner.Done(f.Job, k.moved, k.because(f.Why))
 		}
 	default:
 		s.either(f, dest)
+	}
+}
+
+// failed keeps why a ticket of the pull failed: its reason alone names no cause.
+func (k *pull) failed(err error) error {
+	if k != nil && k.cause == nil {
+		k.cause = err
+	}
+	return err
+}
+
+// because is how the pull ended: with the cause, where a ticket's failure ended it.
+func (k *pull) because(why staged.Reason) error {
+	switch is := why.Err(); {
+	case is == nil, k.cause == nil, why != reason(k.cause):
+		return is
+	case errors.Is(k.cause, is):
+		return k.cause
+	default:
+		return fmt.Errorf("%w: %w", is, k.cause)
 	}
 }
 
