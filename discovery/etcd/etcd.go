@@ -40,29 +40,14 @@ type Registry struct {
 // Open connects and asks etcd once, so that a wrong address, certificate or password
 // fails here: ErrDown, within the dial timeout.
 func Open(ctx context.Context, cfg Config) (*Registry, error) {
-	if err := cfg.Check(); err != nil {
-		return nil, err
-	}
-	tlsConfig, err := cfg.TLS.Client()
-	if err != nil {
-		return nil, fmt.Errorf("%w: tls: %w", ErrConfig, err)
-	}
 	g := &Registry{cfg: cfg, log: cfg.Log, open: map[*registration]bool{}}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
-	g.client, err = clientv3.New(clientv3.Config{
-		Endpoints:            cfg.Endpoints,
-		DialTimeout:          cfg.DialTimeout,
-		DialKeepAliveTime:    pingEvery,
-		DialKeepAliveTimeout: pingWithin,
-		TLS:                  tlsConfig,
-		Username:             cfg.User,
-		Password:             cfg.Password,
-		Token:                cfg.Token,
-		Logger:               zap.NewNop(),
-	})
-	if err != nil {
+	var err error
+	if g.client, err = cfg.Connect(); errors.Is(err, ErrConfig) {
+		return nil, err
+	} else if err != nil {
 		return nil, g.down("sign in", err)
 	}
 	ask, cancel := g.bounded(ctx)
@@ -72,6 +57,29 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 		return nil, errors.Join(err, g.client.Close())
 	}
 	return g, nil
+}
+
+// Connect makes a client of c, for others who keep something in etcd. It dials at once
+// only to sign in with a password.
+func (c Config) Connect() (*clientv3.Client, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := c.TLS.Client()
+	if err != nil {
+		return nil, fmt.Errorf("%w: tls: %w", ErrConfig, err)
+	}
+	return clientv3.New(clientv3.Config{
+		Endpoints:            c.Endpoints,
+		DialTimeout:          c.DialTimeout,
+		DialKeepAliveTime:    pingEvery,
+		DialKeepAliveTimeout: pingWithin,
+		TLS:                  tlsConfig,
+		Username:             c.User,
+		Password:             c.Password,
+		Token:                c.Token,
+		Logger:               zap.NewNop(),
+	})
 }
 
 // dialWithin bounds the dial that finds out why etcd does not answer.
