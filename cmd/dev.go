@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,7 @@ const maxBlockTokens = 1024
 func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, error) {
 	groups, err := dev.ParseShards(f.shards)
 	if err == nil {
-		err = f.check(groups, corrupt)
+		err = f.check(cmd.Context(), groups, corrupt)
 	}
 	if err != nil {
 		return dev.Options{}, &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
@@ -60,11 +61,11 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 }
 
 // check asks the engine about each group.
-func (f *devFlags) check(groups []dev.Group, corrupt string) error {
+func (f *devFlags) check(ctx context.Context, groups []dev.Group, corrupt string) error {
 	if f.seed == 0 {
 		return errors.New("seed 0: want 1 or more")
 	}
-	if err := dev.CheckBackend(f.backend); err != nil {
+	if err := dev.CheckBackend(ctx, f.backend); err != nil {
 		return err
 	}
 	if f.blockTokens < 1 || f.blockTokens > maxBlockTokens {

@@ -21,18 +21,32 @@ const (
 )
 
 // end is what this sidecar tells its peers of how it can be read.
-func end(s config.Staging, addr string) choice.End {
+// noNIXL is why that cannot be used.
+func end(s config.Staging, addr string, noNIXL error) choice.End {
 	stream := choice.Offer{Name: choice.TCP, Protocol: tcpProtocol}
 	if s.Transport == config.TCPPlain {
 		stream.Protocol = plainProtocol
 	}
-	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, stream}, Process: process(), Speed: speedAt(addr)}
+	lib := choice.Offer{Name: choice.NIXL, Protocol: nixlProtocol(s.NIXL)}
+	if noNIXL != nil {
+		lib.Missing = brief(noNIXL)
+	}
+	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, stream, lib}, Process: process(), Speed: speedAt(addr)}
 	for i, o := range e.Offers {
 		if o.Missing == "" {
 			e.Offers[i].Missing = unwanted(s, o.Name)
 		}
 	}
 	return e
+}
+
+// maxReason is what peers take of a text, and less, in bytes.
+const maxReason = 240
+
+// brief is the first line of an error.
+func brief(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.ToValidUTF8(line[:min(len(line), maxReason)], "")
 }
 
 // unwanted is why the configuration leaves a transport out.

@@ -40,7 +40,7 @@ otherwise than it may.`,
 			groups, err := dev.ParseShards(shards)
 			o.Dev.Groups, o.Model = groups, engine.Model(model)
 			if err == nil {
-				err = errors.Join(dev.CheckBackend(o.Dev.Backend), o.Check())
+				err = errors.Join(dev.CheckBackend(cmd.Context(), o.Dev.Backend), o.Check())
 			}
 			if err != nil {
 				return &UsageError{Why: err.Error(), Hint: cmd.CommandPath() + " --help lists the flags and their form"}

@@ -39,7 +39,7 @@ var calls = []struct {
 	{"dev --seed x", 2, "", []string{`--seed: "x": want a whole number from 0`}},
 	{"dev --block 99999999999", 2, "", []string{`--block: "99999999999": too large`}},
 	{"dev --block 65536", 2, "", []string{"--block 65536: want 1 to 1024"}},
-	{"dev --disagg-kv-transport-backend nixl", 2, "", []string{`"nixl"`}},
+	{"dev --disagg-kv-transport-backend nccl", 2, "", []string{`"nccl"`}},
 	{"demo --deadline 5", 2, "", []string{`--deadline: "5": want a duration such as 30s`}},
 	{"demo --deadline 5ms", 2, "", []string{`--deadline 5ms: want 100ms`}},
 	{"demo --new 4097", 2, "", []string{`--new 4097: want 1 to 4096`}},

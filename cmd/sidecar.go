@@ -40,6 +40,7 @@ import (
 	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/mover"
+	"github.com/batonkv/baton/transfer/staged/nixl"
 )
 
 func newSidecarCmd() *cobra.Command {
@@ -93,6 +94,7 @@ type parts struct {
 	engines  *engine.Server
 	fds      *fd.Server
 	peers    *peer.Server
+	nixl     nixl.Options                 // with its library, where that is found
 	end      choice.End                   // as peers hear it
 	running  atomic.Pointer[loop.Sidecar] // what the mover's callbacks reach
 	closers  []func() error               // run in reverse
@@ -225,7 +227,14 @@ func (p *parts) inside(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("which program to start as mover: %w", err)
 	}
-	p.end = end(c.Staging, cmp.Or(c.Advertise, c.Listen))
+	missing := p.findNIXL(ctx, exe)
+	if missing != nil && c.Staging.Transport == config.NIXL {
+		return fmt.Errorf("staging.transport is %s: %w", config.NIXL, missing)
+	}
+	if missing != nil {
+		p.log.Info("staging goes without NIXL", "err", missing)
+	}
+	p.end = end(c.Staging, cmp.Or(c.Advertise, c.Listen), missing)
 	rec, err := p.record()
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/drive"
+	"github.com/batonkv/baton/transfer/staged/nixl"
 	"github.com/batonkv/baton/transfer/staged/tcp"
 )
 
@@ -31,6 +32,7 @@ type wireOptions struct {
 	TLS             certs.Files
 	Connections     int32
 	Plain           bool // TCP without TLS
+	NIXL            nixl.Options
 }
 
 // stage gives the sidecar its staging, if the configuration has one.
@@ -39,11 +41,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	if c.Staging.Transport == config.NoStaging {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		return err
-	}
-	options, err := json.Marshal(wireOptions{c.Cluster, c.Tenant, c.TLS, c.Staging.Connections, c.Staging.Transport == config.TCPPlain})
+	start, err := p.wireMover(exe)
 	if err != nil {
 		return err
 	}
@@ -59,10 +57,25 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	}
 	return p.side.Stage(ctx, loop.Staging{Chunks: int32(costs.Arena / chunk), Chunk: chunk, Depth: depth,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
-			return mover.StartWire(ctx, mover.WireConfig{Command: []string{exe, "mover", wireArg}, Stderr: os.Stderr, Arena: arena,
-				Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group, Bytes: arena.Len, Chunk: chunk,
-					Listen: net.JoinHostPort(host, "0"), Options: options}})
+			w := start
+			w.Arena, w.Setup.Transport, w.Setup.Wire, w.Setup.Group, w.Setup.Bytes, w.Setup.Chunk = arena, r.Transport, id, r.Group, arena.Len, chunk
+			return mover.StartWire(ctx, w)
 		}})
+}
+
+// wireMover is what all wire movers of this sidecar have alike.
+func (p *parts) wireMover(exe string) (mover.WireConfig, error) {
+	c := p.cfg
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return mover.WireConfig{}, err
+	}
+	options, err := json.Marshal(wireOptions{c.Cluster, c.Tenant, c.TLS, c.Staging.Connections, c.Staging.Transport == config.TCPPlain, p.nixl})
+	if err != nil {
+		return mover.WireConfig{}, err
+	}
+	return mover.WireConfig{Command: []string{exe, "mover", wireArg}, Stderr: os.Stderr, StartTimeout: starting,
+		Setup: mover.Setup{Listen: net.JoinHostPort(host, "0"), Options: options}}, nil
 }
 
 // wireArg makes `baton mover` a wire mover.
@@ -71,9 +84,6 @@ const wireArg = "wire"
 // openWire makes the wire of a wire mover: only sidecars of the peer group are let in, and
 // asked, unless the configuration says plain.
 func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
-	if s.Transport != config.TCP {
-		return nil, fmt.Errorf("transport %q: this release has %s", s.Transport, config.TCP)
-	}
 	var o wireOptions
 	if err := json.Unmarshal(s.Options, &o); err != nil {
 		return nil, fmt.Errorf("options: %w", err)
@@ -92,6 +102,13 @@ func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
 		}
 		return nil
 	}
-	c.Server, c.Client = own.Server(verify), own.Client(verify)
-	return tcp.New(c)
+	server, client := own.Server(verify), own.Client(verify)
+	switch s.Transport {
+	case config.TCP:
+		c.Server, c.Client = server, client
+		return tcp.New(c)
+	case config.NIXL:
+		return nixl.New(nixl.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Server: server, Client: client, Options: o.NIXL})
+	}
+	return nil, fmt.Errorf("transport %q: this release has %s and %s", s.Transport, config.TCP, config.NIXL)
 }

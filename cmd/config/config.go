@@ -18,6 +18,7 @@ import (
 	"github.com/batonkv/baton/discovery/etcd"
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/events/nats"
+	"github.com/batonkv/baton/transfer/staged/nixl"
 )
 
 // Sidecar is the configuration of `baton sidecar`. A key's name is the yaml tag; keys
@@ -62,7 +63,7 @@ type Limits struct {
 
 // Staging is how a sidecar reads from ranks whose memory it cannot map: those of other hosts.
 type Staging struct {
-	Transport string `yaml:"transport" help:"what brings bytes from other hosts: auto, tcp, tcp-plain, or none; auto takes the best that both ends have; tcp is with TLS, tcp-plain without: for networks where nobody else listens, and both hosts have to say so"`
+	Transport string `yaml:"transport" help:"what brings bytes from other hosts: auto, nixl, tcp, tcp-plain, or none; auto takes the best that both ends have; tcp is with TLS, tcp-plain without: for networks where nobody else listens, and both hosts have to say so"`
 	When      string `yaml:"when" help:"remote: stage what comes from other hosts; always: what comes from this one too, whose memory could be mapped"`
 
 	Arena int32         `yaml:"arena" help:"MiB of staging memory for each direction, 1 to 4096"`
@@ -73,11 +74,14 @@ type Staging struct {
 	Depth int32         `yaml:"depth" help:"chunks that one of them may hold; 0: what the above make best"`
 	// Connections are of each pair of wire movers and direction.
 	Connections int32 `yaml:"connections" help:"TCP connections to each peer that is read from, 1 to 64"`
+
+	NIXL nixl.Options `yaml:"nixl"`
 }
 
 // Transports of Staging.
 const (
 	Auto      = "auto"      // the best that both ends have
+	NIXL      = "nixl"      // in clear too, or as its backend does
 	TCP       = "tcp"       // TLS 1.3 with the sidecars' certificates
 	TCPPlain  = "tcp-plain" // anybody on the network may read and change what travels
 	NoStaging = "none"
@@ -90,9 +94,10 @@ const (
 )
 
 func (f *faults) staging(s Staging) {
-	if ways := []string{Auto, TCP, TCPPlain, NoStaging}; !slices.Contains(ways, s.Transport) {
+	if ways := []string{Auto, NIXL, TCP, TCPPlain, NoStaging}; !slices.Contains(ways, s.Transport) {
 		f.add("staging.transport", "%q: %s", s.Transport, want(s.Transport, ways))
 	}
+	f.section("staging.nixl", nixl.ErrConfig, s.NIXL.Check())
 	if s.When != Remote && s.When != Always {
 		f.add("staging.when", "%q: want %s or %s", s.When, Remote, Always)
 	}
@@ -126,7 +131,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
-		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 4, Rate: 1250, RTT: 200 * time.Microsecond, Connections: 4},
+		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 4, Rate: 1250, RTT: 200 * time.Microsecond, Connections: 4, NIXL: nixl.DefaultOptions()},
 		LogLevel: "info", LogFormat: "text",
 	}
 }

@@ -108,7 +108,7 @@ type demo struct {
 // Run brings the groups up, moves every prompt, prints the table and the verdict.
 // The error is ErrNotEqual when a token differs.
 func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
-	if opt.Dev, err = opt.Dev.Defaults(); err != nil {
+	if opt.Dev, err = opt.Dev.Defaults(ctx); err != nil {
 		return err
 	}
 	if err := opt.Check(); err != nil {

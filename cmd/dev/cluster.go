@@ -56,7 +56,7 @@ const (
 )
 
 // Defaults fills what is zero.
-func (o Options) Defaults() (Options, error) {
+func (o Options) Defaults(ctx context.Context) (Options, error) {
 	o.Model = cmp.Or(o.Model, "hybrid")
 	if o.Blocks == 0 {
 		o.Blocks = DefaultBlocks
@@ -73,7 +73,7 @@ func (o Options) Defaults() (Options, error) {
 	if o.Backend == "" {
 		o.Backend = Backends[0]
 	}
-	if err := CheckBackend(o.Backend); err != nil {
+	if err := CheckBackend(ctx, o.Backend); err != nil {
 		return o, err
 	}
 	if o.LogLevel == "" {
@@ -156,7 +156,7 @@ const cluster, pool, tenant = "dev", "dev", "default"
 // Up starts everything and returns when each group's leader reports its roster. On
 // an error all that was started is stopped.
 func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
-	if opt, err = opt.Defaults(); err != nil {
+	if opt, err = opt.Defaults(ctx); err != nil {
 		return nil, err
 	}
 	dir, err := runDir(longest(opt.Groups))

@@ -49,7 +49,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 		return err
 	}
 	opt = opt.defaults()
-	if opt.Dev, err = opt.Dev.Defaults(); err != nil {
+	if opt.Dev, err = opt.Dev.Defaults(ctx); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)

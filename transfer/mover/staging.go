@@ -25,7 +25,7 @@ type WireConfig struct {
 	Stderr  io.Writer // what the child says; nil: only its last lines are kept
 	Setup   Setup
 	Arena   transfer.Memory // a memfd of Setup.Bytes; its descriptor stays the caller's
-	// StartTimeout bounds the child's start. 0: 10 s.
+	// StartTimeout bounds the child's start, and then what it makes of Setup. 0: 10 s.
 	StartTimeout time.Duration
 }
 
@@ -87,10 +87,13 @@ func startWire(ctx context.Context, c WireConfig, spawn func(Config) (*life, err
 	if len(body) > maxSetup {
 		return nil, fmt.Errorf("mover: wire: setup of %d bytes, at most %d: shorten its options", len(body), maxSetup)
 	}
-	l, err := spawn(Config{StartTimeout: c.StartTimeout}.withDefaults())
+	cfg := Config{StartTimeout: c.StartTimeout}.withDefaults()
+	l, err := spawn(cfg)
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := context.WithTimeoutCause(ctx, cfg.StartTimeout, fmt.Errorf("%w: %s is not set up after %v", transfer.ErrMover, c.Setup.Transport, cfg.StartTimeout))
+	defer stop()
 	w := &Wire{l: l, host: host}
 	fd, err := unix.FcntlInt(uintptr(c.Arena.FD), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {

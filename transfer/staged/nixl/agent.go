@@ -84,20 +84,24 @@ type agent struct{ c *C.struct_nx_agent }
 
 // agent makes one, over the arena of cfg.
 func (l *library) agent(name string, cfg Config) (*agent, error) {
+	pairs, err := cfg.Options.params()
+	if err != nil {
+		return nil, err
+	}
 	var params strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(cfg.Params)) {
-		params.WriteString(k + "\x00" + cfg.Params[k] + "\x00")
+	for _, k := range slices.Sorted(maps.Keys(pairs)) {
+		params.WriteString(k + "\x00" + pairs[k] + "\x00")
 	}
 	params.WriteByte(0)
-	n, b, p := C.CString(name), C.CString(cfg.Backend), C.CBytes([]byte(params.String()))
+	n, b, p := C.CString(name), C.CString(cfg.Options.Backend), C.CBytes([]byte(params.String()))
 	defer C.free(unsafe.Pointer(n))
 	defer C.free(unsafe.Pointer(b))
 	defer C.free(p)
 	a := &agent{}
 	var why reason
-	err := why.of(C.nx_agent_new(l.c, n, b, (*C.char)(p), C.uint64_t(base(cfg.Arena)), C.uint64_t(len(cfg.Arena)), &a.c, &why[0], C.size_t(len(why))))
+	err = why.of(C.nx_agent_new(l.c, n, b, (*C.char)(p), C.uint64_t(base(cfg.Arena)), C.uint64_t(len(cfg.Arena)), &a.c, &why[0], C.size_t(len(why))))
 	if err != nil {
-		return nil, fmt.Errorf("backend %s: %w", cfg.Backend, err)
+		return nil, fmt.Errorf("backend %s: %w", cfg.Options.Backend, err)
 	}
 	return a, nil
 }
@@ -118,11 +122,14 @@ func (a *agent) metadata() ([]byte, error) {
 func (a *agent) connect(peer string, from, into welcome) error {
 	name := C.CString(peer)
 	defer C.free(unsafe.Pointer(name))
-	own := C.struct_nx_chunks{addr: C.uint64_t(into.base), count: C.int32_t(into.chunks)}
-	theirs := C.struct_nx_chunks{addr: C.uint64_t(from.base), count: C.int32_t(from.chunks)}
+	own, theirs := chunksOf(into), chunksOf(from)
 	var why reason
 	return why.of(C.nx_agent_connect(a.c, name, unsafe.Pointer(unsafe.SliceData(from.metadata)), C.size_t(len(from.metadata)), own, theirs,
-		C.int64_t(from.chunk), &why[0], C.size_t(len(why))))
+		&why[0], C.size_t(len(why))))
+}
+
+func chunksOf(m welcome) C.struct_nx_chunks {
+	return C.struct_nx_chunks{addr: C.uint64_t(m.base), bytes: C.int64_t(m.chunk), count: C.int32_t(m.chunks)}
 }
 
 // The statuses of a read that did not fail.

@@ -34,6 +34,7 @@ const (
 
 	maxMetadata = 64 << 10 // bytes; UCX on one device has some 500
 	maxChunks   = 1 << 17  // of an arena: both halves
+	maxArena    = 1 << 44  // bytes of a chunk: all of them are less than an address
 )
 
 // status says why there is no chunk.
@@ -85,8 +86,8 @@ func (m welcome) append(b []byte, s status) []byte {
 	return append(b, m.metadata...)
 }
 
-// readWelcome reads an answer to a hello of who has chunks of the same size.
-func readWelcome(r io.Reader, chunk int64) (m welcome, err error) {
+// readWelcome reads an answer to a hello.
+func readWelcome(r io.Reader) (m welcome, err error) {
 	var b [welcomeBytes]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return m, err
@@ -101,9 +102,8 @@ func readWelcome(r io.Reader, chunk int64) (m welcome, err error) {
 		return m, s.refusal()
 	case n < 1 || n > maxMetadata:
 		return m, fmt.Errorf("%w: %d bytes, want 1 to %d", ErrMetadata, n, maxMetadata)
-	case m.chunk != chunk || chunks < 1 || chunks > maxChunks || m.base+uint64(chunk)*uint64(chunks) < m.base:
-		return m, fmt.Errorf("%w: %d chunks of %d bytes at %#x, want chunks of %d: use one release of baton on both hosts",
-			ErrMetadata, chunks, m.chunk, m.base, chunk)
+	case m.chunk < 1 || m.chunk > maxArena || chunks < 1 || chunks > maxChunks || m.base+uint64(m.chunk)*uint64(chunks) < m.base:
+		return m, fmt.Errorf("%w: %d chunks of %d bytes at %#x are no arena", ErrMetadata, chunks, m.chunk, m.base)
 	}
 	m.chunks, m.metadata = int32(chunks), make([]byte, n)
 	_, err = io.ReadFull(r, m.metadata)

@@ -27,7 +27,7 @@ func FuzzWelcome(f *testing.F) {
 	f.Add(welcome{base: 1 << 40, chunk: 4096, chunks: 3, metadata: []byte("md")}.append(nil, good))
 	f.Add(welcome{}.append(nil, other))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := readWelcome(bytes.NewReader(b), 4096)
+		m, err := readWelcome(bytes.NewReader(b))
 		if err == nil && !bytes.HasPrefix(b, m.append(nil, good)) {
 			t.Errorf("%x became %+v", b, m)
 		}
@@ -65,7 +65,7 @@ func FuzzAnswer(f *testing.F) {
 // before it is allocated.
 func TestWelcome(t *testing.T) {
 	fine := welcome{base: 1 << 40, chunk: 4096, chunks: 3, metadata: []byte("md")}
-	if m, err := readWelcome(bytes.NewReader(fine.append(nil, good)), 4096); err != nil || !reflect.DeepEqual(m, fine) {
+	if m, err := readWelcome(bytes.NewReader(fine.append(nil, good))); err != nil || !reflect.DeepEqual(m, fine) {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	long := be.AppendUint32(fine.append(nil, good)[:welcomeBytes-4], maxMetadata+1)
@@ -75,7 +75,8 @@ func TestWelcome(t *testing.T) {
 	}{
 		"oversized metadata": {long, ErrMetadata},
 		"no metadata":        {welcome{base: 1, chunk: 4096, chunks: 1}.append(nil, good), ErrMetadata},
-		"other chunks":       {welcome{base: 1, chunk: 8192, chunks: 1, metadata: []byte("x")}.append(nil, good), ErrMetadata},
+		"chunks of nothing":  {welcome{base: 1, chunks: 1, metadata: []byte("x")}.append(nil, good), ErrMetadata},
+		"endless chunks":     {welcome{base: 1, chunk: maxArena + 1, chunks: 1, metadata: []byte("x")}.append(nil, good), ErrMetadata},
 		"no chunks":          {welcome{base: 1, chunk: 4096, metadata: []byte("x")}.append(nil, good), ErrMetadata},
 		"too many chunks":    {welcome{base: 1, chunk: 4096, chunks: maxChunks + 1, metadata: []byte("x")}.append(nil, good), ErrMetadata},
 		"past the end":       {welcome{base: 1<<64 - 4096, chunk: 4096, chunks: 2, metadata: []byte("x")}.append(nil, good), ErrMetadata},
@@ -85,7 +86,7 @@ func TestWelcome(t *testing.T) {
 		"cut short":          {fine.append(nil, good)[:welcomeBytes+1], io.ErrUnexpectedEOF},
 		"garbage":            {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n    "), ErrFrame},
 	} {
-		if _, err := readWelcome(bytes.NewReader(c.b), 4096); !errors.Is(err, c.want) {
+		if _, err := readWelcome(bytes.NewReader(c.b)); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -68,9 +68,7 @@ type Config struct {
 	Arena   []byte             // the staging memory, outside Go's heap, for as long as the Wire lives
 	Chunk   int64              // bytes of a chunk
 	Listen  string             // host:port of the side connections; port 0: any
-	Library string             // as Find gave it
-	Backend string             // "": DefaultBackend
-	Params  map[string]string  // of the backend
+	Options Options            // as Found gave them
 	// Server and Client are the TLS of the side connections; nil, both: plain TCP.
 	Server, Client *tls.Config
 }
@@ -97,14 +95,14 @@ var _ staged.Wire = (*Wire)(nil)
 
 // New opens the library, makes the agent that peers read from, and serves. Close ends it.
 func New(cfg Config) (*Wire, error) {
-	if cfg.Backend == "" {
-		cfg.Backend = DefaultBackend
+	if err := cfg.Options.Check(); err != nil {
+		return nil, err
 	}
 	if cfg.Chunk < 1 || int64(len(cfg.Arena)) < cfg.Chunk || int64(len(cfg.Arena))/cfg.Chunk > maxChunks || (cfg.Server == nil) != (cfg.Client == nil) {
 		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes: want 1 to %d chunks, and TLS for both directions or none",
 			ErrConfig, cfg.Chunk, len(cfg.Arena), maxChunks)
 	}
-	lib, err := load(cfg.Library)
+	lib, err := load(cfg.Options.Library)
 	if err != nil {
 		return nil, err
 	}

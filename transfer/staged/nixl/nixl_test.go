@@ -33,18 +33,12 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// options are what the child needs beside its Setup.
-type options struct {
-	Library, Backend string
-	Params           map[string]string
-}
-
 func open(s mover.Setup, arena []byte) (staged.Wire, error) {
-	var o options
+	var o nixl.Options
 	if err := json.Unmarshal(s.Options, &o); err != nil {
 		return nil, err
 	}
-	return nixl.New(nixl.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Library: o.Library, Backend: o.Backend, Params: o.Params})
+	return nixl.New(nixl.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Options: o})
 }
 
 // library is the real one.
@@ -58,7 +52,7 @@ func library(t testing.TB) string {
 }
 
 // config is that of a wire mover over an arena of so many chunks, which is mapped here too.
-func config(t testing.TB, id staged.Incarnation, chunks int32, chunk int64, o options, env ...string) (mover.WireConfig, []byte) {
+func config(t testing.TB, id staged.Incarnation, chunks int32, chunk int64, o nixl.Options, env ...string) (mover.WireConfig, []byte) {
 	t.Helper()
 	n := int64(chunks) * chunk
 	fd := transfertest.File(t, n, unix.F_SEAL_SHRINK)
@@ -100,7 +94,7 @@ func TestWire(t *testing.T) {
 			last := staged.Incarnation(0)
 			wiretest.Run(t, func(t testing.TB, chunks int32, chunk int64) wiretest.End {
 				last++
-				c, b := config(t, last, chunks, chunk, options{Library: lib}, env...)
+				c, b := config(t, last, chunks, chunk, nixl.Options{Library: lib, Backend: nixl.DefaultBackend}, env...)
 				w := start(t, c)
 				return wiretest.End{Wire: w, ID: last, Arena: b}
 			})

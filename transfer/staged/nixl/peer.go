@@ -176,7 +176,7 @@ func (p *peer) open() (*session, error) {
 		c.Close()
 		return nil, err
 	}
-	return newSession(p, c, a, m.chunks, forget), nil
+	return newSession(p, c, a, m, forget), nil
 }
 
 // greet asks for what it takes to read from the peer.
@@ -185,7 +185,7 @@ func (p *peer) greet(c net.Conn) (welcome, error) {
 	if _, err := c.Write(appendHello(nil, p.of)); err != nil {
 		return welcome{}, p.failed(err)
 	}
-	m, err := readWelcome(c, p.w.cfg.Chunk)
+	m, err := readWelcome(c)
 	if err == nil {
 		err = c.SetDeadline(time.Time{})
 	}

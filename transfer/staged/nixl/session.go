@@ -37,7 +37,7 @@ type session struct {
 	conn   net.Conn
 	forget func() bool // the Wire's end does not concern the connection any more
 	agent  *agent
-	chunks int32 // of the peer
+	reach  welcome // of the peer
 
 	asked  chan question // requests in order, each before it is written
 	ready  chan *fetch   // answered: to be read
@@ -53,8 +53,8 @@ type question struct {
 	read bool
 }
 
-func newSession(p *peer, c net.Conn, a *agent, chunks int32, forget func() bool) *session {
-	return &session{p: p, conn: c, forget: forget, agent: a, chunks: chunks, asked: make(chan question, maxAsked), ready: make(chan *fetch, maxBusy),
+func newSession(p *peer, c net.Conn, a *agent, reach welcome, forget func() bool) *session {
+	return &session{p: p, conn: c, forget: forget, agent: a, reach: reach, asked: make(chan question, maxAsked), ready: make(chan *fetch, maxBusy),
 		again: make(chan *fetch, maxBusy), broken: make(chan struct{})}
 }
 
@@ -157,7 +157,7 @@ func (s *session) listen() error {
 		if _, err := io.ReadFull(r, b[:]); err != nil {
 			return err
 		}
-		chunk, why, err := decodeAnswer(&b, s.chunks)
+		chunk, why, err := decodeAnswer(&b, s.reach.chunks)
 		if err != nil {
 			return err
 		}
@@ -170,6 +170,10 @@ func (s *session) listen() error {
 		switch {
 		case why != good:
 			s.p.settle(q.f, why.refusal())
+		case q.f.Bytes > s.reach.chunk:
+			err := s.p.failed(fmt.Errorf("%w: an offer of %d bytes in chunks of %d", ErrFrame, q.f.Bytes, s.reach.chunk))
+			s.p.settle(q.f, err)
+			return err
 		case q.read && chunk != q.f.from:
 			s.p.settle(q.f, fmt.Errorf("%w: the offer moved while it was read", transfer.ErrPeer))
 		case q.read:

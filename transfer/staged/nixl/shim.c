@@ -72,7 +72,7 @@ struct nx_agent {
 	handle agent, backend, opt;
 	handle local, remote; /* prepared lists of chunks */
 	struct nx_chunks own, peer;
-	int64_t chunk;
+	int64_t whole; /* bytes of a read that has its descriptors prepared */
 	char *name; /* of the peer's agent */
 };
 
@@ -231,19 +231,24 @@ int nx_agent_metadata(struct nx_agent *a, void **data, size_t *len, char *why, s
 	return status ? failed(status, "get_local_md", why, n) : 0;
 }
 
-/* A list of descriptors: count pieces of bytes each, one after the other. */
-static int list_of(struct nx_lib *l, uint64_t addr, int64_t bytes, int32_t count, handle *list)
+static uintptr_t at(struct nx_chunks c, int32_t i)
+{
+	return (uintptr_t)(c.addr + (uint64_t)i * (uint64_t)c.bytes);
+}
+
+/* A list of descriptors: the first bytes of chunks lo to hi. */
+static int list_of(struct nx_lib *l, struct nx_chunks c, int32_t lo, int32_t hi, int64_t bytes, handle *list)
 {
 	int status = l->create_xfer_dlist(HOST_MEMORY, list);
-	for (int32_t i = 0; i < count && !status; i++)
-		status = l->xfer_dlist_add_desc(*list, (uintptr_t)(addr + (uint64_t)i * (uint64_t)bytes), (size_t)bytes, 0);
+	for (int32_t i = lo; i < hi && !status; i++)
+		status = l->xfer_dlist_add_desc(*list, at(c, i), (size_t)bytes, 0);
 	return status;
 }
 
 static int prepare(struct nx_agent *a, const char *name, struct nx_chunks c, handle *out)
 {
 	handle list = NULL;
-	int status = list_of(a->lib, c.addr, a->chunk, c.count, &list);
+	int status = list_of(a->lib, c, 0, c.count, a->whole, &list);
 	if (!status)
 		status = a->lib->prep_xfer_dlist(a->agent, name, list, out, a->opt);
 	if (list)
@@ -252,7 +257,7 @@ static int prepare(struct nx_agent *a, const char *name, struct nx_chunks c, han
 }
 
 int nx_agent_connect(struct nx_agent *a, const char *name, const void *data, size_t len, struct nx_chunks own,
-		     struct nx_chunks peer, int64_t chunk, char *why, size_t n)
+		     struct nx_chunks peer, char *why, size_t n)
 {
 	struct nx_lib *l = a->lib;
 	char *loaded = NULL;
@@ -268,7 +273,7 @@ int nx_agent_connect(struct nx_agent *a, const char *name, const void *data, siz
 	a->name = strdup(name);
 	if (!same || !a->name)
 		return same ? NX_MEMORY : NX_METADATA;
-	a->own = own, a->peer = peer, a->chunk = chunk;
+	a->own = own, a->peer = peer, a->whole = own.bytes < peer.bytes ? own.bytes : peer.bytes;
 	if (l->agent_make_connection && (status = l->agent_make_connection(a->agent, name, a->opt)))
 		return failed(status, "agent_make_connection", why, n);
 	if ((status = prepare(a, "", own, &a->local)))
@@ -280,14 +285,14 @@ int nx_agent_connect(struct nx_agent *a, const char *name, const void *data, siz
 	return 0;
 }
 
-/* A request of less than a chunk has descriptors of its own. */
+/* A read of less than the whole has descriptors of its own. */
 static int short_read(struct nx_agent *a, struct nx_read *r, handle *req)
 {
 	struct nx_lib *l = a->lib;
 	handle own = NULL, peer = NULL;
-	int status = list_of(l, a->own.addr + (uint64_t)r->local * (uint64_t)a->chunk, r->bytes, 1, &own);
+	int status = list_of(l, a->own, r->local, r->local + 1, r->bytes, &own);
 	if (!status)
-		status = list_of(l, a->peer.addr + (uint64_t)r->remote * (uint64_t)a->chunk, r->bytes, 1, &peer);
+		status = list_of(l, a->peer, r->remote, r->remote + 1, r->bytes, &peer);
 	if (!status)
 		status = l->create_xfer_req(a->agent, READ, own, peer, a->name, req, a->opt);
 	if (own)
@@ -310,7 +315,7 @@ static void start(struct nx_agent *a, struct nx_read *r)
 {
 	handle req = NULL;
 	int local = r->local, remote = r->remote;
-	int status = r->bytes == a->chunk
+	int status = r->bytes == a->whole
 			     ? a->lib->make_xfer_req(a->agent, READ, a->local, &local, 1, a->remote, &remote, 1, &req, a->opt)
 			     : short_read(a, r, &req);
 	r->req = status ? 0 : (uint64_t)(uintptr_t)req;

@@ -34,12 +34,14 @@ int nx_agent_metadata(struct nx_agent *a, void **data, size_t *len, char *why, s
 /* Memory cut into chunks. */
 struct nx_chunks {
 	uint64_t addr;
+	int64_t bytes; /* of each */
 	int32_t count;
 };
 
-/* Takes the metadata of the peer agent name, and prepares the chunks of both sides. */
+/* Takes the metadata of the peer agent name, and prepares the chunks of both sides. The
+ * smaller ones say how much one read brings. */
 int nx_agent_connect(struct nx_agent *a, const char *name, const void *data, size_t len, struct nx_chunks own,
-		     struct nx_chunks peer, int64_t chunk, char *why, size_t n);
+		     struct nx_chunks peer, char *why, size_t n);
 
 /* One read of the first bytes of a chunk of the peer into an own one. Layout equals read in Go. */
 struct nx_read {
