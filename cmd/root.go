@@ -185,6 +185,7 @@ func newRoot() *cobra.Command {
 		newDevCmd(),
 		newDrainCmd(),
 		newEngineCmd(),
+		newHostCmd(),
 		newLoadCmd(),
 		newMoverCmd(),
 		newPlanCmd(),

@@ -295,7 +295,7 @@ func (p *parts) doors(ctx context.Context) (err error) {
 		return err
 	}
 	p.onClose(p.fds.Close)
-	host, _ := hostID()
+	host, _ := hostID(c)
 	audit := startAudit(p.log, func(e events.Event) {
 		e.Cluster, e.Pool, e.Group, e.Rank, e.Incarnation = c.Cluster, c.Pool, c.Group, c.Rank, uint64(p.self.Incarnation)
 		p.pub.Publish(e)
@@ -358,7 +358,7 @@ func (p *parts) known(id certs.Identity) error {
 // record is what discovery says of this sidecar; the loop adds the port when it is bound.
 func (p *parts) record() (discovery.Record, error) {
 	c := p.cfg
-	host, err := hostID()
+	host, err := hostID(c)
 	if err != nil {
 		return discovery.Record{}, err
 	}
@@ -371,8 +371,11 @@ func (p *parts) record() (discovery.Record, error) {
 }
 
 // hostID is equal for processes of one running kernel, whatever their containers say
-// of their name: memory can be mapped between those alone.
-func hostID() (string, error) {
+// of their name: memory can be mapped between those alone. The configuration may say less.
+func hostID(c config.Sidecar) (string, error) {
+	if c.Host != "" {
+		return c.Host, nil
+	}
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("host id: %w", err)

@@ -31,6 +31,7 @@ type Sidecar struct {
 	Role    discovery.Role `yaml:"role" help:"what the group does: prefill, decode or both"`
 	Tenant  string         `yaml:"tenant" help:"tenant: sidecars of another tenant are refused"`
 
+	Host      string `yaml:"host" help:"id of this host: memory is mapped between sidecars that have the same (default: one that the running kernel gives)"`
 	RunDir    string `yaml:"run-dir" help:"absolute path of the directory for sockets, made with mode 0700"`
 	Listen    string `yaml:"listen" help:"host:port for peers and control planes; port 0 takes a free one"`
 	Advertise string `yaml:"advertise" help:"host:port that others dial (default: what listen bound; needed where that is 0.0.0.0 or [::])"`
@@ -224,6 +225,9 @@ func (f *faults) names(c Sidecar) {
 		{"cluster", c.Cluster}, {"pool", c.Pool}, {"group", c.Group}, {"tenant", c.Tenant},
 	} {
 		f.name(n.field, n.value)
+	}
+	if c.Host != "" {
+		f.name("host", c.Host)
 	}
 	if c.Rank < 0 || c.Rank > maxRank {
 		f.add("rank", "%d: want 0 to %d", c.Rank, maxRank)

@@ -50,7 +50,7 @@ func (c *Cluster) again(g *Running, rank int32, addr string) (*lifeline.Child, e
 	var ready SidecarReady
 	for {
 		var err error
-		if child, err = c.start("sidecar", "--config", filepath.Join(c.rankDir(g.Group, rank), sidecarConfig), "--listen", addr); err != nil {
+		if child, err = c.start(g.Group, "sidecar", "--config", filepath.Join(c.rankDir(g.Group, rank), sidecarConfig), "--listen", addr); err != nil {
 			return nil, err
 		}
 		if err = child.AwaitReady(ctx, &ready); err == nil {
@@ -60,6 +60,7 @@ func (c *Cluster) again(g *Running, rank int32, addr string) (*lifeline.Child, e
 			return nil, err
 		}
 	}
+	c.here(g.Group, &ready.PID, &ready.MoverPID)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g.Ranks[rank].Sidecar, g.Ranks[rank].sidecar = ready, child

@@ -44,6 +44,10 @@ type Options struct {
 	Adapters    Adapters      // of the groups; nil: none
 	// Restart starts a sidecar again that ends by itself; else that is told on Died.
 	Restart bool
+	// Place is where a group's processes run; nil, and a nil Place: here.
+	Place func(g Group) Place
+	// Listen is the address of etcd and NATS, that every Place reaches; "": the loopback.
+	Listen string
 	// Engine attaches a rank's engine to its sidecar in dir; nil starts a reference
 	// engine as a process. Its owner ends it before Close.
 	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
@@ -171,7 +175,7 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 		}
 	}()
 	opt.Progress("starting etcd and NATS")
-	if c.Servers, err = servers.Start(ctx, filepath.Join(dir, "srv")); err != nil {
+	if c.Servers, err = servers.Start(ctx, opt.Listen, filepath.Join(dir, "srv")); err != nil {
 		return c, err
 	}
 	c.Etcd, c.NATS = c.Servers.Etcd.Endpoint(), c.Servers.NATS.URL()
@@ -251,6 +255,7 @@ func (c *Cluster) groups(ctx context.Context) error {
 		if err := k.sidecar.AwaitReady(ctx, &k.Sidecar); err != nil {
 			return fmt.Errorf("sidecar %s/%d: %w", g.Name, n, err)
 		}
+		c.here(g.Group, &k.Sidecar.PID, &k.Sidecar.MoverPID)
 		child := k.sidecar
 		c.wg.Go(func() { c.attend(g, int32(n), child) })
 		if c.opt.Engine != nil {
@@ -278,6 +283,7 @@ func (c *Cluster) groups(ctx context.Context) error {
 		if err := k.engine.AwaitReady(ctx, &k.Engine); err != nil {
 			return fmt.Errorf("engine %s/%d: %w", g.Name, n, err)
 		}
+		c.here(g.Group, &k.Engine.PID)
 		return nil
 	})
 }
@@ -309,10 +315,14 @@ func longest(groups []Group) (name string) {
 	return name
 }
 
-func (c *Cluster) start(args ...string) (*lifeline.Child, error) {
+func (c *Cluster) start(g Group, args ...string) (*lifeline.Child, error) {
 	cmd := exec.Command(c.opt.Binary, args...)
 	cmd.Stderr = c.opt.Stderr
-	child, err := lifeline.Start(cmd)
+	start := lifeline.Start
+	if p := c.place(g); p != nil {
+		start = p.Start
+	}
+	child, err := start(cmd)
 	if err != nil {
 		return nil, err
 	}

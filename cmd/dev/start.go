@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,6 +27,8 @@ type sidecarFile struct {
 	Role     discovery.Role `yaml:"role"`
 	Tenant   string         `yaml:"tenant"`
 	RunDir   string         `yaml:"run-dir"`
+	Host     string         `yaml:"host,omitempty"`
+	Listen   string         `yaml:"listen"`
 	Metrics  string         `yaml:"metrics"`
 	LogLevel string         `yaml:"log-level"`
 	LogForm  string         `yaml:"log-format"`
@@ -87,8 +90,12 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
+	host, at := "", net.JoinHostPort("127.0.0.1", "0")
+	if p := c.place(g); p != nil {
+		host, at = p.Host(), net.JoinHostPort(p.Addr(), "0")
+	}
 	f := sidecarFile{Cluster: cluster, Pool: pool, Group: g.Name, Rank: rank, Role: g.Role, Tenant: tenant,
-		RunDir: dir, Metrics: "127.0.0.1:0", LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
+		RunDir: dir, Host: host, Listen: at, Metrics: at, LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
 	f.Limits.Imports = c.opt.Imports
 	if c.opt.Backend != Backends[0] {
@@ -111,7 +118,7 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		return nil, err
 	}
-	return c.start("sidecar", "--config", path)
+	return c.start(g, "sidecar", "--config", path)
 }
 
 // startEngine starts one engine rank beside its sidecar. The ranks of a group meet in
@@ -138,7 +145,7 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 			args = append(args, t.flag, t.dtype.String())
 		}
 	}
-	child, err := c.start(args...)
+	child, err := c.start(g.Group, args...)
 	if err != nil {
 		return nil, fmt.Errorf("engine %s/%d: %w", g.Name, rank, err)
 	}

@@ -1,6 +1,9 @@
 package servers
 
-import "context"
+import (
+	"context"
+	"net"
+)
 
 // Servers is one etcd and one NATS, what a cluster on one machine needs.
 type Servers struct {
@@ -8,14 +11,18 @@ type Servers struct {
 	NATS *NATS
 }
 
-// Start brings both up on free ports of the loopback. dir holds etcd's data; the
-// caller owns it and removes it after Stop.
-func Start(ctx context.Context, dir string) (*Servers, error) {
-	e, err := StartEtcd(ctx, EtcdConfig{Dir: dir})
+// Start brings both up on free ports of host; "" is the loopback. dir holds etcd's data;
+// the caller owns it and removes it after Stop.
+func Start(ctx context.Context, host, dir string) (*Servers, error) {
+	addr := ""
+	if host != "" {
+		addr = net.JoinHostPort(host, "0")
+	}
+	e, err := StartEtcd(ctx, EtcdConfig{Dir: dir, Addr: addr})
 	if err != nil {
 		return nil, err
 	}
-	n, err := StartNATS(ctx, NATSConfig{})
+	n, err := StartNATS(ctx, NATSConfig{Addr: addr})
 	if err != nil {
 		e.Stop()
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 func TestBothAnswerAndStop(t *testing.T) {
 	begin := time.Now()
-	s, err := Start(t.Context(), t.TempDir())
+	s, err := Start(t.Context(), "", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
