@@ -78,6 +78,11 @@ func (w *Wire) accept() {
 
 // serve answers one connection's requests in order.
 func (w *Wire) serve(c net.Conn) error {
+	gather := func(bool) error { return nil }
+	if w.cfg.security() == secured {
+		g := &gathered{Conn: c}
+		c, gather = g, g.gather
+	}
 	c, err := w.greet(w.ctx, c, false, handshake)
 	if err != nil {
 		return err
@@ -101,7 +106,8 @@ func (w *Wire) serve(c net.Conn) error {
 			}
 			continue
 		}
-		if err := w.send(c, a, o); err != nil {
+		err = errors.Join(gather(true), w.send(c, a, o), gather(false))
+		if err != nil {
 			return err
 		}
 	}

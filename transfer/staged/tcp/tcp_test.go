@@ -32,7 +32,7 @@ func makes(server, client *tls.Config) wiretest.Make {
 }
 
 // identified is a leaf of a new CA and one of another.
-func identified(t *testing.T, ca *certs.CA, group string) *certs.Identified {
+func identified(t testing.TB, ca *certs.CA, group string) *certs.Identified {
 	t.Helper()
 	p, err := ca.Leaf(certs.LeafConfig{Identity: certs.SidecarID("c", "t", group, 0), At: time.Now()})
 	if err != nil {
@@ -45,7 +45,7 @@ func identified(t *testing.T, ca *certs.CA, group string) *certs.Identified {
 	return id
 }
 
-func newCA(t *testing.T) *certs.CA {
+func newCA(t testing.TB) *certs.CA {
 	t.Helper()
 	ca, err := certs.NewCA("test", time.Now().Add(-time.Hour))
 	if err != nil {
