@@ -19,11 +19,13 @@ import (
 	"github.com/batonkv/baton/transfer/staged/tcp"
 )
 
-// What the local mover packs in a second, and what a chunk costs beside its bytes: packs,
-// fetches and messages of both ends. `baton bench --row staging` on two cores.
+// What the local mover packs in a second, what one connection brings with TLS, and what a
+// chunk costs beside its bytes: packs, fetches and messages of both ends. From
+// `baton bench --row staging` on two cores.
 const (
-	packRate = 4e9
-	perChunk = 300 * time.Microsecond
+	packRate   = 4e9
+	streamRate = 1.4e9
+	perChunk   = 300 * time.Microsecond
 )
 
 // wireOptions are what a wire mover of this program needs beside its Setup.
@@ -46,7 +48,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 		return err
 	}
 	costs := staged.Costs{Arena: int64(c.Staging.Arena) << 20, Peers: c.Staging.Peers, Local: packRate, Wire: float64(c.Staging.Rate) * 1e6,
-		Latency: c.Staging.RTT, PerChunk: perChunk}
+		Stream: streamRate, Latency: c.Staging.RTT, PerChunk: perChunk}
 	chunk := int64(c.Staging.Chunk) << 10
 	if chunk == 0 {
 		chunk = costs.Chunk()

@@ -132,7 +132,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
-		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 4, Rate: 1250, RTT: 200 * time.Microsecond, Connections: 4, NIXL: nixl.DefaultOptions()},
+		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 2, Rate: 12500, RTT: 200 * time.Microsecond, Connections: 4, NIXL: nixl.DefaultOptions()},
 		LogLevel: "info", LogFormat: "text",
 	}
 }

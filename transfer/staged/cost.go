@@ -10,7 +10,8 @@ type Costs struct {
 	Arena    int64         // bytes of one half
 	Peers    int32         // that may stream at once
 	Local    float64       // bytes/s of a pack, and of an unpack
-	Wire     float64       // bytes/s
+	Wire     float64       // bytes/s of the network
+	Stream   float64       // bytes/s of one chunk on its way: of a connection
 	Latency  time.Duration // of a round trip to the peer
 	PerChunk time.Duration // what a chunk costs beside its bytes
 }
@@ -50,7 +51,7 @@ func (c Costs) Depth(chunk int64) int32 {
 // depth is how many chunks keep the slowest step busy: those that begin while one is held,
 // from its pack to its credit, and one more, since steps end late.
 func (c Costs) depth(chunk int64) int32 {
-	local, wire := float64(chunk)/c.Local, float64(chunk)/c.Wire
-	held := local + wire + c.Latency.Seconds() + c.PerChunk.Seconds()
+	local, wire, stream := float64(chunk)/c.Local, float64(chunk)/c.Wire, float64(chunk)/c.Stream
+	held := local + max(wire, stream) + c.Latency.Seconds() + c.PerChunk.Seconds()
 	return int32(min(math.Ceil(held/max(local, wire))+1, windowSize))
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // usual are the costs of two cores and a 10 Gb/s network.
-var usual = staged.Costs{Arena: 64 << 20, Peers: 4, Local: 4e9, Wire: 1.25e9, Latency: 200 * time.Microsecond, PerChunk: 300 * time.Microsecond}
+var usual = staged.Costs{Arena: 64 << 20, Peers: 4, Local: 4e9, Wire: 1.25e9, Stream: 1.4e9, Latency: 200 * time.Microsecond, PerChunk: 300 * time.Microsecond}
 
 func TestCut(t *testing.T) {
 	with := func(f func(*staged.Costs)) staged.Costs {
@@ -29,7 +29,8 @@ func TestCut(t *testing.T) {
 		"and there is room":        {with(func(c *staged.Costs) { c.PerChunk, c.Arena = 3*time.Millisecond, 1<<30 }), 16 << 20, 3},
 		"a fast copy":              {with(func(c *staged.Costs) { c.Local = 50e9 }), 4 << 20, 3},
 		"a slow one":               {with(func(c *staged.Costs) { c.Local = 1e8 }), 512 << 10, 3},
-		"a fast network":           {with(func(c *staged.Costs) { c.Wire = 50e9 }), 4 << 20, 3},
+		"one of many streams":      {with(func(c *staged.Costs) { c.Wire, c.Stream = 50e9, 0.5e9 }), 1 << 20, 12},
+		"a fast network":           {with(func(c *staged.Costs) { c.Wire = 50e9 }), 2 << 20, 6},
 		"a fast one far away":      {with(func(c *staged.Costs) { c.Wire, c.Latency = 12.5e9, 20*time.Millisecond }), 256 << 10, 64},
 		"far away, for one peer":   {with(func(c *staged.Costs) { c.Latency, c.Peers = 20*time.Millisecond, 1 }), 4 << 20, 9},
 		"many peers":               {with(func(c *staged.Costs) { c.Peers = 64 }), 128 << 10, 8},
@@ -48,7 +49,7 @@ func TestCut(t *testing.T) {
 func TestCutFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := staged.Costs{Arena: rapid.Int64Range(64<<10, 4<<30).Draw(t, "arena"), Peers: rapid.Int32Range(0, 1024).Draw(t, "peers"),
-			Local: rapid.Float64Range(1e6, 1e12).Draw(t, "local"), Wire: rapid.Float64Range(1e6, 1e12).Draw(t, "wire"),
+			Local: rapid.Float64Range(1e6, 1e12).Draw(t, "local"), Stream: rapid.Float64Range(1e6, 1e12).Draw(t, "stream"), Wire: rapid.Float64Range(1e6, 1e12).Draw(t, "wire"),
 			Latency:  time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "latency")),
 			PerChunk: time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "per chunk"))}
 		chunk := c.Chunk()
