@@ -11,6 +11,8 @@ import (
 	"github.com/batonkv/baton/cmd/load"
 	engine "github.com/batonkv/baton/examples/load"
 	"github.com/batonkv/baton/internal/capture"
+	"github.com/batonkv/baton/internal/need"
+	"github.com/batonkv/baton/transfer/staged/nixl"
 )
 
 // seed is of every random load here; BATON_SEED gives another.
@@ -55,9 +57,13 @@ func TestThousandRequests(t *testing.T) {
 		{"attention, movers killed", "tp=1,role=prefill+tp=2,role=decode+tp=1,role=decode", load.Options{Model: engine.Attention, Requests: 1000, AtOnce: 64, KillMovers: 12}},
 		{"sidecars killed", "tp=2,role=prefill+tp=2,role=decode", load.Options{Model: engine.Hybrid, Requests: 300, AtOnce: 32, KillMovers: 2, KillSidecars: 3}},
 		{"staged, movers killed", "tp=2,role=prefill+tp=1,role=decode", load.Options{Dev: dev.Options{Backend: "tcp"}, Model: engine.Hybrid, Requests: 300, KillMovers: 6}},
+		{"by NIXL, movers killed", "tp=2,role=prefill+tp=1,role=decode", load.Options{Dev: dev.Options{Backend: "nixl"}, Model: engine.Hybrid, Requests: 300, KillMovers: 6}},
 		{"more ranks than groups and heads", "tp=8,role=prefill+tp=1,role=decode", load.Options{Model: engine.Hybrid, Requests: 100, KillMovers: 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.o.Dev.Backend == "nixl" {
+				t.Setenv(nixl.EnvLibrary, need.NIXL(t))
+			}
 			if err := thousand(t, c.shards, c.o); err != nil {
 				t.Error(err)
 			}

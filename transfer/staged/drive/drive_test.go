@@ -13,32 +13,36 @@ import (
 // TestStagedIsDirect: what goes through the arenas lands as a direct copy does, however
 // small they are, and all comes back.
 func TestStagedIsDirect(t *testing.T) {
-	for _, chunks := range []int32{1, 2, 16} {
-		p := newPair(t, chunks)
-		for n := range uint64(3) {
-			p.wipe()
-			p.pull(n + 1)
-			r := p.wait(t)
-			if r.err != nil || r.bytes != p.plan.Bytes(p.index(), p.tokens.Len()) {
-				t.Fatalf("%d chunks, job %d: %d bytes, %v", chunks, n, r.bytes, r.err)
+	overEach(t, func(t *testing.T, over string) {
+		for _, chunks := range []int32{1, 2, 16} {
+			p := newPair(t, chunks).over(t, over)
+			for n := range uint64(3) {
+				p.wipe()
+				p.pull(n + 1)
+				r := p.wait(t)
+				if r.err != nil || r.bytes != p.plan.Bytes(p.index(), p.tokens.Len()) {
+					t.Fatalf("%d chunks, job %d: %d bytes, %v", chunks, n, r.bytes, r.err)
+				}
+				p.landed(t)
+				p.quiet(t)
 			}
-			p.landed(t)
-			p.quiet(t)
 		}
-	}
+	})
 }
 
 // TestSizesDiffer: the smaller chunks of both ends travel.
 func TestSizesDiffer(t *testing.T) {
-	for _, sizes := range [][2]int64{{0, 256 << 10}, {256 << 10, 0}, {4 << 20, 512 << 10}, {68 << 10, 4 << 20}} {
-		p := newPairOf(t, 3, sizes[0], sizes[1])
-		p.pull(1)
-		if r := p.wait(t); r.err != nil {
-			t.Fatalf("%d bytes to %d: %v", sizes[0], sizes[1], r.err)
+	overEach(t, func(t *testing.T, over string) {
+		for _, sizes := range [][2]int64{{0, 256 << 10}, {256 << 10, 0}, {4 << 20, 512 << 10}, {68 << 10, 4 << 20}} {
+			p := newPairOf(t, 3, sizes[0], sizes[1]).over(t, over)
+			p.pull(1)
+			if r := p.wait(t); r.err != nil {
+				t.Fatalf("%d bytes to %d: %v", sizes[0], sizes[1], r.err)
+			}
+			p.landed(t)
+			p.quiet(t)
 		}
-		p.landed(t)
-		p.quiet(t)
-	}
+	})
 }
 
 // TestSideBySide: jobs of one pair share the arena.
@@ -58,43 +62,43 @@ func TestSideBySide(t *testing.T) {
 
 // TestWireMoversKilled: jobs of a wire mover that is killed end, and later ones succeed.
 func TestWireMoversKilled(t *testing.T) {
-	for name, victim := range map[string]func(*pair) *node{
-		"source":      func(p *pair) *node { return p.src },
-		"destination": func(p *pair) *node { return p.dst },
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPair(t, 2)
-			n := uint64(0)
-			for ; n < 5; n++ {
-				killed := false
-				p.src.sync(func() {
-					p.src.lose = func(m staged.Message) bool {
-						if _, is := m.(staged.Offer); is && !killed {
-							killed = true
-							victim(p).kill(t)
-						}
-						return false
-					}
-				})
-				p.pull(n + 1)
-				if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrMover) && !errors.Is(r.err, transfer.ErrPeer) {
-					t.Fatal(r.err)
+	overEach(t, func(t *testing.T, over string) {
+		t.Run("source", func(t *testing.T) { wireMoversKilled(t, over, func(p *pair) *node { return p.src }) })
+		t.Run("destination", func(t *testing.T) { wireMoversKilled(t, over, func(p *pair) *node { return p.dst }) })
+	})
+}
+
+func wireMoversKilled(t *testing.T, over string, victim func(*pair) *node) {
+	p := newPair(t, 2).over(t, over)
+	n := uint64(0)
+	for ; n < 5; n++ {
+		killed := false
+		p.src.sync(func() {
+			p.src.lose = func(m staged.Message) bool {
+				if _, is := m.(staged.Offer); is && !killed {
+					killed = true
+					victim(p).kill(t)
 				}
-				p.quiet(t)
+				return false
 			}
-			p.src.sync(func() { p.src.lose = nil })
-			p.wipe()
-			for { // until a wire mover of either end serves again
-				n++
-				p.pull(n)
-				if r := p.wait(t); r.err == nil {
-					break
-				}
-			}
-			p.landed(t)
-			p.quiet(t)
 		})
+		p.pull(n + 1)
+		if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrMover) && !errors.Is(r.err, transfer.ErrPeer) {
+			t.Fatal(r.err)
+		}
+		p.quiet(t)
 	}
+	p.src.sync(func() { p.src.lose = nil })
+	p.wipe()
+	for { // until a wire mover of either end serves again
+		n++
+		p.pull(n)
+		if r := p.wait(t); r.err == nil {
+			break
+		}
+	}
+	p.landed(t)
+	p.quiet(t)
 }
 
 // TestNotHeld: without leave nothing is packed, and the reader hears why.

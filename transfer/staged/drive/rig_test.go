@@ -20,7 +20,6 @@ import (
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/drive"
 	"github.com/batonkv/baton/transfer/staged/pack"
-	"github.com/batonkv/baton/transfer/staged/tcp"
 	"github.com/batonkv/baton/transfer/transfertest"
 )
 
@@ -54,6 +53,8 @@ type node struct {
 	done   chan result
 	pid    chan drive.Mover
 	lose   func(staged.Message) bool // on the way to the peer; nil: none
+	// library is NIXL's; "": TCP.
+	library string
 }
 
 type result struct {
@@ -142,19 +143,6 @@ func (n *node) regions() (map[transfer.RegionID]transfer.Memory, error) {
 		out[transfer.RegionID(i)] = b.Memory()
 	}
 	return out, nil
-}
-
-// start runs a wire mover within this process.
-func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory, chunk int64) (drive.Mover, error) {
-	w, err := mover.WireInProcess(ctx, mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
-		Bytes: arena.Len, Chunk: chunk, Listen: "127.0.0.1:0"}}, func(s mover.Setup, b []byte) (staged.Wire, error) {
-		return tcp.New(tcp.Config{Wire: s.Wire, Arena: b, Chunk: s.Chunk, Listen: s.Listen})
-	})
-	if err != nil {
-		return nil, err
-	}
-	n.pid <- w
-	return w, nil
 }
 
 // meets and leaves begin and end the session to a peer, whose route is known as long.

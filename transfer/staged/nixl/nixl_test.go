@@ -41,14 +41,10 @@ func open(s mover.Setup, arena []byte) (staged.Wire, error) {
 	return nixl.New(nixl.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Options: o})
 }
 
-// library is the real one.
-func library(t testing.TB) string {
+// real is how the real library is opened.
+func real(t testing.TB) nixl.Options {
 	t.Helper()
-	path, err := nixl.Find(t.Context(), "", "")
-	if err != nil {
-		need.Skip(t, "nixl", "%v", err)
-	}
-	return path
+	return nixl.Options{Library: need.NIXL(t), Backend: nixl.DefaultBackend}
 }
 
 // config is that of a wire mover over an arena of so many chunks, which is mapped here too.
@@ -88,13 +84,13 @@ func start(t testing.TB, c mover.WireConfig) *mover.Wire {
 
 // TestWire runs the suite of wires over each way that bytes may take on this host.
 func TestWire(t *testing.T) {
-	lib := library(t)
+	o := real(t)
 	for name, env := range map[string][]string{"default": nil, "tcp": {"UCX_TLS=tcp,self"}} {
 		t.Run(name, func(t *testing.T) {
 			last := staged.Incarnation(0)
 			wiretest.Run(t, func(t testing.TB, chunks int32, chunk int64) wiretest.End {
 				last++
-				c, b := config(t, last, chunks, chunk, nixl.Options{Library: lib, Backend: nixl.DefaultBackend}, env...)
+				c, b := config(t, last, chunks, chunk, o, env...)
 				w := start(t, c)
 				return wiretest.End{Wire: w, ID: last, Arena: b}
 			})

@@ -1,0 +1,77 @@
+package drive_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/batonkv/baton/internal/need"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/mover"
+	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/drive"
+	"github.com/batonkv/baton/transfer/staged/nixl"
+	"github.com/batonkv/baton/transfer/staged/tcp"
+)
+
+const envChild = "DRIVE_TEST_WIRE"
+
+// TestMain makes the test binary a wire mover of the tests, for NIXL.
+func TestMain(m *testing.M) {
+	if os.Getenv(envChild) == "" {
+		os.Exit(m.Run())
+	}
+	if err := mover.ServeWire(context.Background(), lifeline.FirstExtra, open); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func open(s mover.Setup, b []byte) (staged.Wire, error) {
+	if s.Transport == "tcp" {
+		return tcp.New(tcp.Config{Wire: s.Wire, Arena: b, Chunk: s.Chunk, Listen: s.Listen})
+	}
+	o := nixl.DefaultOptions()
+	o.Library = s.Transport
+	return nixl.New(nixl.Config{Wire: s.Wire, Arena: b, Chunk: s.Chunk, Listen: s.Listen, Options: o})
+}
+
+// overEach runs f over each kind of wire, by its name for over.
+func overEach(t *testing.T, f func(t *testing.T, over string)) {
+	for _, over := range []string{"tcp", "nixl"} {
+		t.Run(over, func(t *testing.T) { f(t, over) })
+	}
+}
+
+// over has the wire movers that p starts be of a kind.
+func (p *pair) over(t testing.TB, over string) *pair {
+	if over == "nixl" {
+		lib := need.NIXL(t)
+		for _, n := range []*node{p.src, p.dst} {
+			n.sync(func() { n.library = lib })
+		}
+	}
+	return p
+}
+
+// start runs a wire mover within this process, and one of a library as a child.
+func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory, chunk int64) (drive.Mover, error) {
+	c := mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
+		Bytes: arena.Len, Chunk: chunk, Listen: "127.0.0.1:0"}}
+	var w *mover.Wire
+	var err error
+	if n.library == "" {
+		w, err = mover.WireInProcess(ctx, c, open)
+	} else {
+		c.Command, c.Env, c.Setup.Transport = []string{os.Args[0]}, append(os.Environ(), envChild+"=1", "GORACE=atexit_sleep_ms=0"), n.library
+		w, err = mover.StartWire(ctx, c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.pid <- w
+	return w, nil
+}
