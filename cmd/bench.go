@@ -62,7 +62,7 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 	cmd.Flags().StringVar(&only, "row", "", "rows whose name matches this `pattern`; all when empty")
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
 	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
-	cmd.AddCommand(newSimCmd())
+	cmd.AddCommand(newSimCmd(), newBenchGPUCmd())
 	return cmd
 }
 

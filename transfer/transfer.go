@@ -26,6 +26,9 @@ var (
 	ErrBusy     = errors.New("transfer: in use by an open ticket")
 	ErrConvert  = errors.New("transfer: no copier for this conversion")
 	ErrFull     = errors.New("transfer: too many open tickets")
+	// ErrLost is a Copier's word that copies may still be under way and nothing in this process
+	// will tell their end: the process has to exit, and its exit is the proof.
+	ErrLost = errors.New("transfer: copies cannot be followed any more")
 )
 
 // OpError says which backend and step failed. It wraps the cause.
@@ -61,16 +64,69 @@ const (
 	Memfd Kind = iota + 1
 	// Local is memory of this process, for unit tests and in-process movers: Addr is used.
 	Local
+	// CUDA is GPU memory in an allocation that another process exported by a legacy IPC
+	// handle: GPU.Handle names the allocation, Off and Len the part.
+	CUDA
+	// CUDAFD is GPU memory in physical allocations, one behind the other, with a descriptor
+	// each: GPU.Chunks. Off and Len are within them all.
+	CUDAFD
 )
 
-// Memory is what an engine hands over. The callee of Register and Open owns FD
-// from then on, also when it fails.
+// GPU says which memory of which GPU a Memory is.
+type GPU struct {
+	UUID   [16]byte // of the GPU
+	Handle [64]byte // CUDA
+	Chunks []Chunk  // CUDAFD
+}
+
+// Chunk is one physical allocation of Len bytes.
+type Chunk struct {
+	FD  int
+	Len int64
+}
+
+// Memory is what an engine hands over. The callee of Register and Open owns its
+// descriptors from then on, also when it fails.
 type Memory struct {
 	Kind Kind
 	FD   int    // Memfd
 	Addr uint64 // Local
-	Off  int64  // first byte of the buffer within the file
+	Off  int64  // first byte of the buffer within the file or the allocations
 	Len  int64
+	GPU  *GPU // CUDA, CUDAFD; not changed by whoever holds the Memory
+}
+
+// FDs are the descriptors of m.
+func (m Memory) FDs() []int {
+	switch {
+	case m.Kind == Memfd && m.FD >= 0:
+		return []int{m.FD}
+	case m.Kind == CUDAFD && m.GPU != nil:
+		var fds []int
+		for _, c := range m.GPU.Chunks {
+			if c.FD >= 0 {
+				fds = append(fds, c.FD)
+			}
+		}
+		return fds
+	}
+	return nil
+}
+
+// WithFDs is m with other descriptors in the order of FDs.
+func (m Memory) WithFDs(fds []int) Memory {
+	switch {
+	case m.Kind == Memfd && len(fds) == 1:
+		m.FD = fds[0]
+	case m.Kind == CUDAFD && m.GPU != nil:
+		g := *m.GPU
+		g.Chunks = make([]Chunk, len(m.GPU.Chunks))
+		for i, c := range m.GPU.Chunks {
+			g.Chunks[i] = Chunk{FD: fds[i], Len: c.Len}
+		}
+		m.GPU = &g
+	}
+	return m
 }
 
 // Backend moves bytes for one local rank. Safe for concurrent use.
@@ -142,4 +198,5 @@ type Buffers []Mapped
 type Mapped struct {
 	Addr uint64
 	Len  int64
+	GPU  bool // only a copier of the GPU may touch it
 }

@@ -37,6 +37,8 @@ type Report struct {
 	Cores   int      `json:"cores"`
 	CPU     string   `json:"cpu"`
 	Command string   `json:"command"`
+	Commit  string   `json:"commit,omitempty"`
+	Binary  string   `json:"binary,omitempty"` // SHA-256 of the executable
 	Rows    []Result `json:"rows"`
 }
 
@@ -73,7 +75,7 @@ func Run(ctx context.Context, only string, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("bench: row pattern %q: %w", only, err)
 	}
-	rep := Report{Date: time.Now().UTC().Format("2006-01-02"), Go: runtime.Version(), Cores: runtime.NumCPU(), CPU: cpuName()}
+	rep := Report{Date: time.Now().UTC().Format("2006-01-02"), Go: runtime.Version(), Cores: runtime.NumCPU(), CPU: CPU()}
 	var names []string
 	for _, r := range Rows() {
 		names = append(names, r.Name)
@@ -144,21 +146,21 @@ func figure(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// median of a copy of v.
-func median[T cmp.Ordered](v []T) T {
+// Median of a copy of v.
+func Median[T cmp.Ordered](v []T) T {
 	s := slices.Sorted(slices.Values(v))
 	return s[len(s)/2]
 }
 
-// atLeast and atMost make a result and compare its median with the target.
-func atLeast(r Result, target float64) Result {
-	r.Value = median(r.Samples)
+// AtLeast and AtMost make a result and compare its median with the target.
+func AtLeast(r Result, target float64) Result {
+	r.Value = Median(r.Samples)
 	r.Target, r.Met = fmt.Sprintf(">= %g", target), r.Value >= target
 	return r
 }
 
-func atMost(r Result, target float64) Result {
-	r.Value = median(r.Samples)
+func AtMost(r Result, target float64) Result {
+	r.Value = Median(r.Samples)
 	r.Target, r.Met = fmt.Sprintf("<= %g", target), r.Value <= target
 	return r
 }

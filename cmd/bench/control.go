@@ -72,10 +72,10 @@ func (m *measured) pair(ctx context.Context) error {
 func (m *measured) results() []Result {
 	ratio := Result{Name: "control/one-block", Unit: "x of an empty gRPC call", BaseUnit: "us",
 		What: "p50 of Export to admitted, one block, TP1 to TP1", Baseline: m.calls}
-	call := median(m.calls)
+	call := Median(m.calls)
 	for _, us := range m.whole {
 		ratio.Samples = append(ratio.Samples, us/call)
 	}
 	us := Result{Name: "control/one-block-time", Unit: "us", What: "the same, in time", Samples: m.whole}
-	return []Result{atMost(ratio, 12), atMost(us, 1000)}
+	return []Result{AtMost(ratio, 12), AtMost(us, 1000)}
 }

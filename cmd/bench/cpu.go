@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// cpuName is what the kernel calls this processor.
-func cpuName() string {
+// CPU is what the kernel calls this processor.
+func CPU() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {
 		return runtime.GOARCH

@@ -57,10 +57,10 @@ func pluginCost(ctx context.Context, o Options) (out []Result, err error) {
 	ratio := Result{Name: "plugin/import", What: "p50 of Import through the plugin, one block", Unit: "x of Import to the sidecar", Baseline: direct, BaseUnit: "us"}
 	added := Result{Name: "plugin/import-added", What: "the same less the median of Import to the sidecar", Unit: "us"}
 	for _, us := range via {
-		ratio.Samples, added.Samples = append(ratio.Samples, us/median(direct)), append(added.Samples, us-median(direct))
+		ratio.Samples, added.Samples = append(ratio.Samples, us/Median(direct)), append(added.Samples, us-Median(direct))
 	}
 	watched, err := watchMany(ctx, o, c, h.Cluster())
-	return append([]Result{atMost(ratio, 2), atMost(added, 300), atMost(start, 100)}, watched...), err
+	return append([]Result{AtMost(ratio, 2), AtMost(added, 300), AtMost(start, 100)}, watched...), err
 }
 
 func openPlugin(ctx context.Context, o Options, c *dev.Cluster) (*host.Host, error) {
@@ -95,7 +95,7 @@ func pluginStarts(ctx context.Context, o Options, c *dev.Cluster) (Result, error
 			return r, err
 		}
 	}
-	r.Note = fmt.Sprintf("to the handshake alone %s ms", figure(median(shook)))
+	r.Note = fmt.Sprintf("to the handshake alone %s ms", figure(Median(shook)))
 	return r, nil
 }
 
@@ -148,8 +148,8 @@ func watchMany(ctx context.Context, o Options, c *dev.Cluster, watched plugins.C
 			*samples = append(*samples, at.Sub(began).Seconds()*1e3)
 		}
 	}
-	change.Value = median(change.Samples)
-	change.Note += fmt.Sprintf("; the change to a watcher of etcd %s ms", figure(median(change.Baseline)))
+	change.Value = Median(change.Samples)
+	change.Note += fmt.Sprintf("; the change to a watcher of etcd %s ms", figure(Median(change.Baseline)))
 	return []Result{change}, nil
 }
 

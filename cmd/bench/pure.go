@@ -55,7 +55,7 @@ func plan(ctx context.Context, o Options) ([]Result, error) {
 		if r.Samples, err = planned(ctx, o.Rounds, m, src, dst); err != nil {
 			return nil, err
 		}
-		out = append(out, atMost(r, c.target))
+		out = append(out, AtMost(r, c.target))
 	}
 	m, src, dst := weightTensors(1000, 8, 4)
 	r := Result{Name: "plan/1000-weights", Unit: "ms", What: "plan a refit of 1,000 weight tensors, TP8 to TP4"}
@@ -63,7 +63,7 @@ func plan(ctx context.Context, o Options) ([]Result, error) {
 	if r.Samples, err = planned(ctx, o.Rounds, m, src, dst); err != nil {
 		return nil, err
 	}
-	return append(out, atMost(r, 100)), nil
+	return append(out, AtMost(r, 100)), nil
 }
 
 func planned(ctx context.Context, rounds int, m layout.Model, src, dst []layout.Shard) ([]float64, error) {
@@ -116,7 +116,7 @@ func lowering(ctx context.Context, o Options) ([]Result, error) {
 		}
 		runtime.ReadMemStats(&after)
 		r.Note = fmt.Sprintf("%d nests, %.1f allocations a call", len(ns), float64(after.Mallocs-before.Mallocs)/float64(o.Rounds))
-		out = append(out, atMost(r, c.target))
+		out = append(out, AtMost(r, c.target))
 	}
 	return out, ctx.Err()
 }

@@ -46,5 +46,5 @@ func shmCase(ctx context.Context, o Options, c measure.Case) (r Result, err erro
 		r.Samples = append(r.Samples, flat.Seconds()/cut.Seconds())
 		r.Baseline = append(r.Baseline, float64(rig.Bytes())/flat.Seconds()/1e9)
 	}
-	return atLeast(r, c.Target), ctx.Err()
+	return AtLeast(r, c.Target), ctx.Err()
 }

@@ -35,7 +35,7 @@ func staging(ctx context.Context, o Options) (out []Result, err error) {
 		}
 		r.Name = "staging/" + c.name
 		r.What = fmt.Sprintf("hand-off of %d tokens, %d MiB, TP1 to TP%d, %s", longPrompt.tokens, longPrompt.bytes()>>20, c.tp, c.backend)
-		out = append(out, atLeast(r, c.target))
+		out = append(out, AtLeast(r, c.target))
 	}
 	return out, nil
 }

@@ -165,14 +165,10 @@ func TestBatchForms(t *testing.T) {
 	}
 }
 
-// One program with every kind of op: batched, in graphs, strided on streams, and zeroes.
-func TestProgram(t *testing.T) {
-	d, f := fake(t)
-	c := context(t, d, 0)
-	in := pattern(1 << 20)
-	src, dst := alloc(t, c, in), alloc(t, c, bytes.Repeat([]byte{0xC5}, 1<<20))
-	want := bytes.Repeat([]byte{0xC5}, 1<<20)
-	var p Program
+// everyKind is a program with batched ops, graphed ones, strided ones and zeroes, and what it
+// makes of 1 MiB of 0xC5.
+func everyKind(src, dst uint64, in []byte) (p Program, want []byte) {
+	want = bytes.Repeat([]byte{0xC5}, 1<<20)
 	add := func(o Op) {
 		s, e := o.Src, o.Dst
 		o.Src, o.Dst = o.Src+src, o.Dst+dst
@@ -200,6 +196,15 @@ func TestProgram(t *testing.T) {
 	}
 	add(Op{Kind: Zero, Dst: 1 << 19, Width: 77, Height: 3, Depth: 2, DstPitch: 80, DstRows: 3, Stream: 1})
 	add(Op{Kind: Zero, Dst: 1<<19 + 4096, Width: 5, Height: 1, Depth: 1})
+	return p, want
+}
+
+func TestProgram(t *testing.T) {
+	d, f := fake(t)
+	c := context(t, d, 0)
+	in := pattern(1 << 20)
+	src, dst := alloc(t, c, in), alloc(t, c, bytes.Repeat([]byte{0xC5}, 1<<20))
+	p, want := everyKind(src, dst, in)
 	l := lane(t, c, 2)
 	if err := errors.Join(l.Submit(&p), l.Wait()); err != nil {
 		t.Fatal(err)

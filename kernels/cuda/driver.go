@@ -137,6 +137,11 @@ func (d *Driver) Context(ordinal int) (*Context, error) {
 // Device is the context's GPU.
 func (c *Context) Device() Device { return c.dev }
 
+// EnablePeer lets the context's GPU reach what p allocates in this process.
+func (c *Context) EnablePeer(p *Context) error {
+	return c.d.fail("enable access to a peer", C.cuda_enable_peer(c.d.api, c.ctx, p.ctx))
+}
+
 // Driver is what made the context.
 func (c *Context) Driver() *Driver { return c.d }
 

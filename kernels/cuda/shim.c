@@ -138,15 +138,17 @@ int32_t cuda_point(const struct cuda_api *a, uint64_t ctx, uint64_t at, struct c
 	cu_ptr base = 0;
 	size_t size = 0;
 	int rc = a->cuMemGetAddressRange(&base, &size, at);
-	if (!rc) rc = a->cuPointerGetAttribute(&ordinal, CU_POINTER_ORDINAL, at);
-	if (!rc) rc = a->cuPointerGetAttribute(&legacy, CU_POINTER_LEGACY, at);
-	if (!rc) rc = a->cuPointerGetAttribute(&p->kinds, CU_POINTER_KINDS, at);
-	if (!rc && a->cuPointerGetAttribute(&p->pool, CU_POINTER_POOL, at)) p->pool = 0; // of no pool
+	if (rc) return rc;
+	// What the driver does not say of a pointer is no.
+	if (a->cuPointerGetAttribute(&ordinal, CU_POINTER_ORDINAL, at)) ordinal = -1;
+	if (a->cuPointerGetAttribute(&legacy, CU_POINTER_LEGACY, at)) legacy = 0;
+	if (a->cuPointerGetAttribute(&p->kinds, CU_POINTER_KINDS, at)) p->kinds = 0;
+	if (a->cuPointerGetAttribute(&p->pool, CU_POINTER_POOL, at)) p->pool = 0;
 	p->base = base;
 	p->size = size;
 	p->ordinal = ordinal;
 	p->legacy = legacy;
-	return rc;
+	return 0;
 }
 
 int32_t cuda_ipc_get(const struct cuda_api *a, uint64_t ctx, uint64_t at, unsigned char handle[64]) {

@@ -65,6 +65,7 @@ var table = []entry{
 	{"choice.none", choice.ErrNone, codes.FailedPrecondition},
 	{"transfer.convert", transfer.ErrConvert, codes.Unimplemented},
 	{"transfer.full", transfer.ErrFull, codes.ResourceExhausted},
+	{"transfer.lost", transfer.ErrLost, codes.Aborted},
 
 	{"reshard.uncovered", reshard.ErrUncovered, codes.FailedPrecondition},
 	{"reshard.mismatch", reshard.ErrMismatch, codes.InvalidArgument},

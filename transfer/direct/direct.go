@@ -1,5 +1,5 @@
-// Package direct pulls between memories that this process maps: shared memory of
-// ranks on one host. It lowers jobs and hands the nests to a transfer.Copier on
+// Package direct pulls between memories that this process maps: shared memory and GPU
+// memory of ranks on one host. It lowers jobs and hands the nests to a transfer.Copier on
 // goroutines of its own; it decides nothing about who may read what.
 //
 // Invariant: nothing is unmapped while an open ticket can touch it. Only memory that
@@ -25,12 +25,28 @@ type Config struct {
 	// MaxOpen bounds open tickets, and so the queue before the workers; a pull beyond
 	// it is refused with ErrFull. 0: 1024.
 	MaxOpen int
+	// Device maps and copies GPU memory; owned by the caller. nil: GPU memory is refused.
+	Device Device
+	// Lost is told of a copier's transfer.ErrLost. The ticket stays open: only the end of
+	// this process proves its memory quiet, and Lost should bring that about. nil: nobody.
+	Lost func(error)
 	// Inline copies a pull of at most this many bytes in the call of Pull itself while
 	// no other is open: waking a worker costs as much as 100 KiB. 0: never.
 	Inline int64
 }
 
+// Device maps memory of GPUs and executes nests between what it mapped.
+type Device interface {
+	transfer.Copier
+	// Map maps m, whose descriptors stay the caller's, until unmap is called. write says
+	// that it is the local rank's, and is written.
+	Map(m transfer.Memory, write bool) (at transfer.Mapped, unmap func() error, err error)
+}
+
 func (c Config) withDefaults() Config {
+	if c.Lost == nil {
+		c.Lost = func(error) {}
+	}
 	if c.Workers == 0 {
 		c.Workers = 2
 	}
@@ -58,6 +74,8 @@ func (c Config) Check() error {
 // Backend implements transfer.Backend. Its owner calls Close.
 type Backend struct {
 	copier transfer.Copier
+	device Device // nil: none
+	lost   func(error)
 	inline int64
 	queue  chan *ticket // as long as tickets may be open, so a send never waits
 	drain  chan struct{}
@@ -82,6 +100,8 @@ func New(cfg Config) (*Backend, error) {
 	cfg = cfg.withDefaults()
 	b := &Backend{
 		copier:  cfg.Copier,
+		device:  cfg.Device,
+		lost:    cfg.Lost,
 		inline:  cfg.Inline,
 		queue:   make(chan *ticket, cfg.MaxOpen),
 		drain:   make(chan struct{}),
@@ -104,7 +124,7 @@ func (b *Backend) fail(op string, peer transfer.PeerID, err error) error {
 
 // Register implements transfer.Backend. The pages are mapped, not touched.
 func (b *Backend) Register(ctx context.Context, id transfer.RegionID, m transfer.Memory) (transfer.Region, error) {
-	got, err := attach(id, m, true)
+	got, err := b.attach(id, m, true)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -144,7 +164,7 @@ func (b *Backend) Open(ctx context.Context, p transfer.Peer) (transfer.Link, err
 	l := &Link{b: b, peer: p.ID}
 	var err error
 	for id, m := range p.Regions {
-		got, e := attach(id, m, false) // also after an error: it closes the descriptor
+		got, e := b.attach(id, m, false) // also after an error: it closes the descriptors
 		if e != nil {
 			err = e
 			continue

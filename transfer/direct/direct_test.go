@@ -64,6 +64,7 @@ func TestConfig(t *testing.T) {
 
 // A mapping shows the reader nothing to write to, and leaves no descriptor.
 func TestAttach(t *testing.T) {
+	attach := new(Backend).attach
 	fd := transfertest.File(t, 8192, unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE)
 	m := transfer.Memory{Kind: transfer.Memfd, FD: transfertest.Dup(t, fd), Len: 8192}
 	if got, err := attach(0, m, false); err != nil {
@@ -87,6 +88,9 @@ func TestAttach(t *testing.T) {
 	}
 	if _, err := attach(MaxRegions, transfer.Memory{Kind: transfer.Local, Addr: 4096, Len: 1}, false); !errors.Is(err, transfer.ErrMemory) {
 		t.Errorf("region %d: %v", MaxRegions, err)
+	}
+	if _, err := attach(0, transfer.Memory{Kind: transfer.CUDA, Len: 1}, false); !errors.Is(err, transfer.ErrMemory) || !strings.Contains(err.Error(), "driver") {
+		t.Errorf("GPU memory without a device: %v", err)
 	}
 }
 

@@ -17,10 +17,16 @@ const MaxRegions = 4096
 // whatever becomes of the process that made them.
 type mapping struct {
 	transfer.Mapped
-	pages []byte // what to unmap; nil for Local memory
+	pages   []byte       // what to unmap; nil for other memory than a file's
+	release func() error // of GPU memory, else nil
 }
 
 func (m *mapping) unmap() error {
+	if m.release != nil {
+		f := m.release
+		m.release, m.Mapped = nil, transfer.Mapped{}
+		return f()
+	}
 	if m.pages == nil {
 		return nil
 	}
@@ -32,20 +38,20 @@ func (m *mapping) unmap() error {
 	return nil
 }
 
-// attach maps m and closes its descriptor, also when it fails: the mapping keeps the
+// attach maps m and closes its descriptors, also when it fails: the mapping keeps the
 // memory. write asks for more than reading.
-func attach(id transfer.RegionID, m transfer.Memory, write bool) (mapping, error) {
-	if m.Kind == transfer.Memfd {
-		defer unix.Close(m.FD)
+func (b *Backend) attach(id transfer.RegionID, m transfer.Memory, write bool) (mapping, error) {
+	for _, fd := range m.FDs() {
+		defer unix.Close(fd)
 	}
-	got, err := attachOpen(id, m, write)
+	got, err := b.attachOpen(id, m, write)
 	if err != nil {
 		return mapping{}, fmt.Errorf("%w: region %d: %w", transfer.ErrMemory, id, err)
 	}
 	return got, nil
 }
 
-func attachOpen(id transfer.RegionID, m transfer.Memory, write bool) (mapping, error) {
+func (b *Backend) attachOpen(id transfer.RegionID, m transfer.Memory, write bool) (mapping, error) {
 	if id >= MaxRegions {
 		return mapping{}, fmt.Errorf("number too large: a rank has buffers 0 to %d", MaxRegions-1)
 	}
@@ -60,8 +66,14 @@ func attachOpen(id transfer.RegionID, m transfer.Memory, write bool) (mapping, e
 		return mapping{Mapped: transfer.Mapped{Addr: m.Addr + uint64(m.Off), Len: m.Len}}, nil
 	case transfer.Memfd:
 		return mapFile(m, write)
+	case transfer.CUDA, transfer.CUDAFD:
+		if b.device == nil {
+			return mapping{}, fmt.Errorf("GPU memory: this process has no CUDA driver")
+		}
+		at, release, err := b.device.Map(m, write)
+		return mapping{Mapped: at, release: release}, err
 	}
-	return mapping{}, fmt.Errorf("memory of kind %d: want a memfd or local memory", m.Kind)
+	return mapping{}, fmt.Errorf("memory of kind %d: want a memfd, GPU memory or local memory", m.Kind)
 }
 
 // maxFile keeps sums of offset, length and a page far from overflow.
@@ -110,8 +122,8 @@ func mapFile(m transfer.Memory, write bool) (mapping, error) {
 // CloseAll closes the descriptors of regions that nobody took.
 func CloseAll(regions map[transfer.RegionID]transfer.Memory) {
 	for _, m := range regions {
-		if m.Kind == transfer.Memfd {
-			unix.Close(m.FD)
+		for _, fd := range m.FDs() {
+			unix.Close(fd)
 		}
 	}
 }

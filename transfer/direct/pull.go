@@ -64,15 +64,22 @@ func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, s
 	return k, nil
 }
 
-// fits asks the copier once per template and link.
+// fits asks the copiers once per template and link.
 func (l *Link) fits(t *lower.Template) error {
+	l.b.mu.Lock()
+	dst := l.b.bufs
+	l.b.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fitted == t {
 		return nil
 	}
 	for _, n := range t.Sample(nil) {
-		if err := l.b.copier.Fits(n); err != nil {
+		c := l.b.copier
+		if onGPU(&n, l.bufs, dst) {
+			c = l.b.device
+		}
+		if err := c.Fits(n); err != nil {
 			return err
 		}
 	}
@@ -186,8 +193,14 @@ func (k *ticket) Bytes() int64 {
 	}
 }
 
+// copy runs the nests and settles, unless the copier cannot say that they have ended.
 func (k *ticket) copy() {
-	k.settle(k.l.b.copier.Copy(k.ctx, *k.ns, k.l.bufs, k.dst))
+	n, err := k.l.b.copy(k.ctx, *k.ns, k.l.bufs, k.dst)
+	if errors.Is(err, transfer.ErrLost) {
+		k.l.b.lost(err)
+		return
+	}
+	k.settle(n, err)
 }
 
 // settle returns what the ticket held before it closes done: whoever sees Done may

@@ -184,9 +184,7 @@ func closeFDs(fds []int) {
 }
 
 func closeMemory(m transfer.Memory) {
-	if m.Kind == transfer.Memfd && m.FD >= 0 {
-		unix.Close(m.FD)
-	}
+	closeFDs(m.FDs())
 }
 
 func closePeer(p transfer.Peer) {

@@ -56,6 +56,8 @@ func (m *Mover) claim(ctx context.Context, r *region) error {
 		return context.Cause(ctx)
 	case m.closed:
 		return transfer.ErrClosed
+	case len(r.m.FDs()) > maxChunks:
+		return fmt.Errorf("%w: region %d: %d allocations: at most %d", transfer.ErrMemory, r.id, len(r.m.FDs()), maxChunks)
 	case r.id >= direct.MaxRegions:
 		return fmt.Errorf("%w: region %d: a rank has buffers 0 to %d", transfer.ErrMemory, r.id, direct.MaxRegions-1)
 	case taken != nil:
@@ -77,12 +79,13 @@ func (m *Mover) drop(r *region) {
 // tell registers r with l. Caller holds r.mu.
 func (r *region) tell(ctx context.Context, l *life) error {
 	f := frame{kind: kindRegister, body: appendMemory(nil, r.id, r.m)}
-	if r.m.Kind == transfer.Memfd {
-		fd, err := unix.FcntlInt(uintptr(r.m.FD), unix.F_DUPFD_CLOEXEC, 0)
+	for _, own := range r.m.FDs() {
+		fd, err := unix.FcntlInt(uintptr(own), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			return fmt.Errorf("%w: region %d: descriptor %d: %w", transfer.ErrMemory, r.id, r.m.FD, err)
+			closeFDs(f.fds)
+			return fmt.Errorf("%w: region %d: descriptor %d: %w", transfer.ErrMemory, r.id, own, err)
 		}
-		f.fds = []int{fd}
+		f.fds = append(f.fds, fd)
 	}
 	undo := frame{kind: kindUnregister, body: le.AppendUint32(nil, uint32(r.id))}
 	if err := l.do(ctx, f, &undo); err != nil {
@@ -154,6 +157,11 @@ func (m *Mover) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error
 	if err == nil && len(p.Regions) > direct.MaxRegions {
 		err = fmt.Errorf("%w: %d regions: at most %d", transfer.ErrMemory, len(p.Regions), direct.MaxRegions)
 	}
+	for id, r := range p.Regions {
+		if n := len(r.FDs()); err == nil && n > maxChunks {
+			err = fmt.Errorf("%w: region %d: %d allocations: at most %d", transfer.ErrMemory, id, n, maxChunks)
+		}
+	}
 	if err != nil {
 		closePeer(p)
 		return nil, m.fail("open", p.ID, err)
@@ -169,9 +177,7 @@ func (m *Mover) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error
 	for _, id := range slices.Sorted(maps.Keys(p.Regions)) {
 		r := p.Regions[id]
 		f.body = appendMemory(f.body, id, r)
-		if r.Kind == transfer.Memfd {
-			f.fds = append(f.fds, r.FD)
-		}
+		f.fds = append(f.fds, r.FDs()...)
 	}
 	undo := frame{kind: kindCloseLink, body: le.AppendUint32(nil, k.id)}
 	if err := l.do(ctx, f, &undo); err != nil {

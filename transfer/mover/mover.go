@@ -140,7 +140,7 @@ func InProcess(cfg Config, c transfer.Copier) (*Mover, error) {
 	m := newMover(cfg)
 	m.spawn = func() (*life, error) {
 		return spawnLocal(func(conn *net.UnixConn, stop <-chan struct{}) error {
-			return serve(conn, c, true, stop, nil)
+			return serve(conn, host{copier: c}, true, stop, nil)
 		}, m.cfg)
 	}
 	return m.start()

@@ -21,6 +21,9 @@ import (
 	"github.com/batonkv/baton/transfer/transfertest"
 )
 
+// serveOwner is set where the build has C.
+var serveOwner = func() error { return errors.New("built without cgo") }
+
 const envRole = "MOVER_TEST_ROLE"
 
 // TestMain makes the test binary the child of the tests.
@@ -38,6 +41,11 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	case "wire":
 		if err := ServeWire(context.Background(), lifeline.FirstExtra, openTCP); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case "owner":
+		if err := serveOwner(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

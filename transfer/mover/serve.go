@@ -32,7 +32,24 @@ func Serve(ctx context.Context, fd int) error {
 	if err != nil {
 		return fmt.Errorf("%w: sidecars start movers, with a socket as descriptor %d", err, fd)
 	}
-	return serve(conn, c, false, ctx.Done(), lifeline.Watch())
+	d, err := newDevice()
+	if err != nil {
+		return err
+	}
+	return serve(conn, host{c, d, lost}, false, ctx.Done(), lifeline.Watch())
+}
+
+// host is what a mover copies with.
+type host struct {
+	copier transfer.Copier
+	device direct.Device // nil: no GPU memory
+	lost   func(error)   // nil: tickets whose copies are lost stay open
+}
+
+// lost ends the process: its exit is the proof that its copies have ended.
+func lost(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 // inlineBytes keeps the next message waiting for some 50 microseconds at most.
@@ -41,7 +58,7 @@ const inlineBytes = 256 << 10
 // server is the mover's half of one socket pair.
 type server struct {
 	voice
-	copier transfer.Copier
+	host
 	local  bool  // in one process with the sidecar, so that Local memory means something
 	inline int64 // bytes up to which the reading goroutine copies by itself
 
@@ -68,8 +85,8 @@ type slot struct {
 	err error // why there is none
 }
 
-func serve(conn *net.UnixConn, c transfer.Copier, local bool, stop, orphaned <-chan struct{}) error {
-	s := &server{voice: voice{conn: conn}, copier: c, local: local, links: map[uint32]*served{},
+func serve(conn *net.UnixConn, h host, local bool, stop, orphaned <-chan struct{}) error {
+	s := &server{voice: voice{conn: conn}, host: h, local: local, links: map[uint32]*served{},
 		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{}}
 	if !local { // tests hold copies, and expect other requests to be answered meanwhile
 		s.inline = inlineBytes
@@ -188,7 +205,7 @@ func (s *server) configure(f *frame) error {
 	if err != nil {
 		return err
 	}
-	s.b, err = direct.New(direct.Config{Copier: s.copier, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline})
+	s.b, err = direct.New(direct.Config{Copier: s.copier, Device: s.device, Lost: s.lost, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline})
 	return err
 }
 

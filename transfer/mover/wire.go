@@ -148,28 +148,6 @@ func decodeSettings(b []byte) (settings, error) {
 	return s, r.end()
 }
 
-func appendMemory(b []byte, id transfer.RegionID, m transfer.Memory) []byte {
-	b = le.AppendUint32(b, uint32(id))
-	b = append(b, byte(m.Kind))
-	b = le.AppendUint64(b, m.Addr)
-	b = le.AppendUint64(b, uint64(m.Off))
-	return le.AppendUint64(b, uint64(m.Len))
-}
-
-// memory reads a region; its descriptor is the next of fds, which it takes.
-func (r *reader) memory(fds *[]int) (transfer.RegionID, transfer.Memory) {
-	id := transfer.RegionID(r.u32())
-	m := transfer.Memory{Kind: transfer.Kind(r.u8()), Addr: r.u64(), Off: int64(r.u64()), Len: int64(r.u64()), FD: -1}
-	if r.err == nil && m.Kind == transfer.Memfd {
-		if len(*fds) == 0 {
-			r.err = fmt.Errorf("%w: region %d came without its descriptor: raise the limit of open files", errWire, id)
-			return id, m
-		}
-		m.FD, *fds = (*fds)[0], (*fds)[1:]
-	}
-	return id, m
-}
-
 // decodePeer reads the body of kindOpen and takes its descriptors out of fds; after
 // an error the ones taken are in the peer.
 func decodePeer(b []byte, fds *[]int) (link uint32, p transfer.Peer, err error) {
@@ -254,6 +232,7 @@ var sentinels = [...]error{
 	transfer.ErrClosed, transfer.ErrBounds, transfer.ErrMemory, transfer.ErrPeer, transfer.ErrMover,
 	transfer.ErrCanceled, transfer.ErrBusy, transfer.ErrConvert, transfer.ErrFull,
 	lower.ErrJob, lower.ErrTemplate, lower.ErrPair,
+	transfer.ErrLost,
 }
 
 // remote is an error of the other process: its words, and the sentinel behind them.

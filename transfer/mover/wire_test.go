@@ -162,7 +162,7 @@ func serveBytes(t testing.TB, b []byte) error {
 	sidecar, child := conns(t)
 	go func() { _, _ = io.Copy(io.Discard, sidecar) }() // ends with the connection
 	done := make(chan error, 1)
-	go func() { done <- serve(child, plain.Copier{}, false, nil, nil) }()
+	go func() { done <- serve(child, host{copier: plain.Copier{}}, false, nil, nil) }()
 	_, _ = sidecar.Write(b)
 	_ = sidecar.CloseWrite()
 	return <-done

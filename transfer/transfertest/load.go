@@ -39,7 +39,7 @@ func testManyCopies(t *testing.T, e Env) {
 	s := Shape{Desc: parallel.Desc{Attention: &parallel.Attention{Layers: 2, Heads: 8, Dim: 8}}}
 	s.SrcMem, s.DstMem = memory(256, 16), memory(256, 16)
 	s.SrcMem.HeadsFirst = true
-	w := newWorld(t, s, e.Alloc)
+	w := newWorld(t, s, e)
 	w.register(t, e.Backend, 0)
 	j := s.job(0, layout.Span{Lo: 1, Hi: 4090})
 	want := w.shadow(t, 0, nil, nil)

@@ -17,10 +17,25 @@ type Buffer struct {
 	Bytes []byte
 	// Memory is a fresh description: its descriptor, if any, is the receiver's to close.
 	Memory func() transfer.Memory
+	// Store and Load bring Bytes to the memory and the memory to Bytes, where Bytes is a
+	// copy of it: of GPU memory. nil where it is the memory itself.
+	Store, Load func()
 	// Gone plays the death of the process that made the memory: it lets go of the
 	// mapping and the descriptor, and Bytes must not be used any more. nil for
 	// memory that cannot outlive its maker.
 	Gone func()
+}
+
+func (b *Buffer) store() {
+	if b.Store != nil {
+		b.Store()
+	}
+}
+
+func (b *Buffer) load() {
+	if b.Load != nil {
+		b.Load()
+	}
 }
 
 // Alloc makes a Buffer of n bytes.

@@ -19,7 +19,13 @@ type Pair struct {
 // NewPair registers and opens on b.
 func NewPair(t testing.TB, alloc Alloc, b transfer.Backend) *Pair {
 	t.Helper()
-	s := set(t, Env{Backend: b, Alloc: alloc})
+	return PairOf(t, Env{Backend: b, Alloc: alloc})
+}
+
+// PairOf is NewPair whose source's memory is not made as the destination's is.
+func PairOf(t testing.TB, e Env) *Pair {
+	t.Helper()
+	s := set(t, e)
 	return &Pair{Link: s.link, Template: s.template(t, 0), s: s}
 }
 

@@ -34,7 +34,7 @@ func copyInto(want [][]byte, w *world, t *testing.T, rank layout.Rank, pair int,
 // A plan that says more than the memory holds is refused before the first byte.
 func testBounds(t *testing.T, e Env) {
 	s := Shapes()["tp2 to tp1"]
-	w := newWorld(t, s, e.Alloc)
+	w := newWorld(t, s, e)
 	j := s.job(0, layout.Span{Hi: 600})
 	j.SrcBlocks[37], j.DstBlocks[37] = s.SrcMem.Blocks-1, s.DstMem.Blocks-1
 	want := w.shadow(t, 0, nil, nil)

@@ -16,6 +16,9 @@ import (
 type Env struct {
 	Backend transfer.Backend
 	Alloc   Alloc
+	Source  Alloc // of the source ranks' memory; nil: Alloc
+	// NoConvert says that the backend refuses conversions.
+	NoConvert bool
 	// MaxOpen is the bound on open tickets; 0 when there is none to reach.
 	MaxOpen int
 	// Hold stops copies that begin after it, until release is called.
@@ -33,7 +36,13 @@ type Open func(t *testing.T) Env
 // Run runs the suite.
 func Run(t *testing.T, open Open) {
 	for name, shape := range Shapes() {
-		t.Run("bytes/"+name, func(t *testing.T) { testBytes(t, open(t), shape) })
+		t.Run("bytes/"+name, func(t *testing.T) {
+			if e := open(t); e.NoConvert && name == "converted" {
+				testNoConvert(t, e, shape)
+			} else {
+				testBytes(t, e, shape)
+			}
+		})
 	}
 	for name, f := range map[string]func(*testing.T, Env){
 		"zero length":                testZeroLength,
@@ -76,7 +85,7 @@ type scene struct {
 func set(t testing.TB, e Env) *scene {
 	t.Helper()
 	s := Shapes()["tp2 to tp1"]
-	w := newWorld(t, s, e.Alloc)
+	w := newWorld(t, s, e)
 	return &scene{world: w, shape: s, reg: w.register(t, e.Backend, 0), link: w.open(t, e.Backend, 0)}
 }
 
@@ -99,7 +108,7 @@ func hold(t *testing.T, e Env) (release func()) {
 
 func testBytes(t *testing.T, e Env, s Shape) {
 	for _, tokens := range []layout.Span{{Hi: 1}, {Hi: 16}, {Hi: 300}, {Lo: 5, Hi: 130}, {Lo: 64, Hi: 65}, {Lo: 31, Hi: 500}} {
-		w := newWorld(t, s, e.Alloc)
+		w := newWorld(t, s, e)
 		for r := range w.dst {
 			rank := layout.Rank(r)
 			regions := w.register(t, e.Backend, rank)
@@ -138,11 +147,22 @@ func testBytes(t *testing.T, e Env, s Shape) {
 	}
 }
 
+// A conversion that the backend lacks is refused before the first byte.
+func testNoConvert(t *testing.T, e Env, s Shape) {
+	w := newWorld(t, s, e)
+	w.register(t, e.Backend, 0)
+	want := w.shadow(t, 0, nil, nil)
+	if err := try(t, w.open(t, e.Backend, 0), w.template(t, 0), s.job(0, layout.Span{Hi: 40})); !errors.Is(err, transfer.ErrConvert) {
+		t.Errorf("Pull: %v, want ErrConvert", err)
+	}
+	equal(t, w.dst[0], want)
+}
+
 func testZeroLength(t *testing.T, e Env) {
 	// No per-request state, so that an empty token range is no byte at all.
 	s := Shapes()["tp2 to tp1"]
 	s.Desc = parallel.Desc{Attention: s.Desc.Attention}
-	w := newWorld(t, s, e.Alloc)
+	w := newWorld(t, s, e)
 	w.register(t, e.Backend, 0)
 	want := w.shadow(t, 0, nil, nil)
 	k := pull(t, w.open(t, e.Backend, 0), w.template(t, 0), s.job(0, layout.Span{Lo: 20, Hi: 20}))

@@ -60,10 +60,10 @@ type world struct {
 	shards   []layout.Shard // of the sources
 }
 
-func newWorld(t testing.TB, s Shape, alloc Alloc) *world {
+func newWorld(t testing.TB, s Shape, e Env) *world {
 	t.Helper()
 	w := &world{}
-	rank := func(c parallel.Cut, m parallel.Memory, fill func([]byte)) (out [][]Buffer, shards []layout.Shard) {
+	rank := func(c parallel.Cut, m parallel.Memory, alloc Alloc, fill func([]byte)) (out [][]Buffer, shards []layout.Shard) {
 		for r := range c.Ranks() {
 			rm, err := s.Desc.Rank(c, m, layout.Rank(r))
 			if err != nil {
@@ -73,6 +73,7 @@ func newWorld(t testing.TB, s Shape, alloc Alloc) *world {
 			for _, n := range rm.Buffers {
 				b := alloc(t, n)
 				fill(b.Bytes)
+				b.store()
 				bufs = append(bufs, b)
 			}
 			out, shards = append(out, bufs), append(shards, rm.Shards...)
@@ -81,13 +82,17 @@ func newWorld(t testing.TB, s Shape, alloc Alloc) *world {
 	}
 	x := uint32(7)
 	var dstShards []layout.Shard
-	w.src, w.shards = rank(s.Src, s.SrcMem, func(b []byte) {
+	source := e.Source
+	if source == nil {
+		source = e.Alloc
+	}
+	w.src, w.shards = rank(s.Src, s.SrcMem, source, func(b []byte) {
 		for i := range b {
 			x = x*1664525 + 1013904223
 			b[i] = byte(x >> 24)
 		}
 	})
-	w.dst, dstShards = rank(s.Dst, s.DstMem, func(b []byte) {
+	w.dst, dstShards = rank(s.Dst, s.DstMem, e.Alloc, func(b []byte) {
 		for i := range b {
 			b[i] = canary
 		}
@@ -136,6 +141,7 @@ func (w *world) shadow(t testing.TB, rank layout.Rank, tms []*lower.Template, jo
 	var bufs []Buffer
 	var out [][]byte
 	for _, b := range w.dst[rank] {
+		b.load()
 		c := Local(t, int64(len(b.Bytes)))
 		copy(c.Bytes, b.Bytes)
 		bufs, out = append(bufs, c), append(out, c.Bytes)
@@ -155,6 +161,7 @@ func (w *world) shadow(t testing.TB, rank layout.Rank, tms []*lower.Template, jo
 func equal(t testing.TB, got []Buffer, want [][]byte) {
 	t.Helper()
 	for i := range got {
+		got[i].load()
 		if !bytes.Equal(got[i].Bytes, want[i]) {
 			t.Errorf("region %d: bytes differ", i)
 		}

@@ -1,0 +1,59 @@
+//go:build cgo
+
+package gpu
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/batonkv/baton/cmd/bench"
+	"github.com/batonkv/baton/kernels/cuda/cudatest"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/transfer/mover"
+)
+
+// TestMain makes the test binary the mover and the owners.
+func TestMain(m *testing.M) {
+	var err error
+	switch {
+	case slices.Equal(os.Args[1:], []string{"mover"}):
+		err = mover.Serve(context.Background(), lifeline.FirstExtra)
+	case slices.Equal(os.Args[1:], []string{"bench", "gpu", "owner"}):
+		err = Own()
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// Every row runs, between processes, on a driver without a GPU, and leaves nothing behind.
+func TestRows(t *testing.T) {
+	lib := cudatest.Library(t)
+	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(lib))
+	f := cudatest.Loaded(t, lib)
+	saved := 0
+	r, err := Run(t.Context(), Options{Rounds: 1, Binary: os.Args[0], Variants: true, Shrink: 64, Driver: lib,
+		Progress: func(what string) { t.Log(what) },
+		Save:     func(r bench.Report) error { saved = len(r.Rows); return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) < 12 || saved != len(r.Rows) || r.Binary == "" {
+		t.Errorf("%d rows, %d saved, binary %q", len(r.Rows), saved, r.Binary)
+	}
+	for _, x := range r.Rows {
+		if len(x.Samples) == 0 {
+			t.Errorf("%s has no samples", x.Name)
+		}
+	}
+	if l := f.Leaks(); l != (cudatest.Counts{}) {
+		t.Errorf("left behind: %+v", l)
+	}
+}

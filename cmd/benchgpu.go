@@ -1,0 +1,88 @@
+package cmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonkv/baton/cmd/bench"
+	"github.com/batonkv/baton/cmd/bench/gpu"
+)
+
+func newBenchGPUCmd() *cobra.Command {
+	var out, save string
+	o := gpu.Options{}
+	cmd := &cobra.Command{
+		Use:   "gpu",
+		Short: "Measure copies between two GPUs beside one large copy between them",
+		Long: `Measure copies between two GPUs of this machine: processes of their own hold the memory,
+as engines do, a mover pulls it from GPU 0 to GPU 1, and one flat copy between the two is
+measured in turn. It takes about two minutes, and 30 GB of each GPU.`,
+		Example: `  baton bench gpu
+  baton bench gpu --variants --save gpu.json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if out != "text" && out != "json" && out != "markdown" {
+				return &UsageError{Why: fmt.Sprintf("-o %q: want text, markdown or json", out)}
+			}
+			if o.Rounds < 1 || o.Rounds > 1000 {
+				return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", o.Rounds)}
+			}
+			if o.Binary, err = os.Executable(); err != nil {
+				return err
+			}
+			o.Progress = func(what string) { fmt.Fprintln(cmd.ErrOrStderr(), "measuring", what) }
+			command := fmt.Sprintf("baton bench gpu --rounds %d", o.Rounds)
+			if o.Variants {
+				command += " --variants"
+			}
+			o.Save = func(r bench.Report) error {
+				r.Command = command
+				return saveReport(save, r)
+			}
+			r, err := gpu.Run(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			r.Command = command
+			switch out {
+			case "text":
+				r.Print(cmd.OutOrStdout())
+				return nil
+			case "markdown":
+				r.Markdown(cmd.OutOrStdout())
+				return nil
+			}
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", " ")
+			return e.Encode(r)
+		},
+	}
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
+	cmd.Flags().BoolVar(&o.Variants, "variants", false, "also measure every way of submitting copies")
+	cmd.Flags().StringVar(&save, "save", "", "write what there is to this `file` after each row, as JSON")
+	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
+	cmd.AddCommand(&cobra.Command{Use: "owner", Hidden: true, Args: noArgs,
+		Short: "Own GPU memory for the bench, which starts this itself",
+		RunE:  func(*cobra.Command, []string) error { return gpu.Own() }})
+	return cmd
+}
+
+// saveReport replaces the file path, so that it is whole at any instant.
+func saveReport(path string, r bench.Report) error {
+	if path == "" {
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

@@ -1,0 +1,153 @@
+//go:build cgo
+
+package mover
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/reshard"
+	"github.com/batonkv/baton/transfer/transfertest"
+)
+
+// large is one buffer's worth: 64 blocks of 16 rows, all of them moved.
+type large struct {
+	m     *Mover
+	dst   transfertest.Buffer
+	src   [2]transfertest.Buffer // of different bytes
+	links [2]transfer.Link
+	t     *lower.Template
+	j     lower.Job
+}
+
+func setLarge(t *testing.T, b *bench, m *Mover, size int64) *large {
+	t.Helper()
+	x := &large{m: m, dst: b.alloc(1)(t, size), j: lower.Job{Tokens: layout.Span{Hi: 64 * 16}}}
+	for i := range int32(64) {
+		x.j.SrcBlocks, x.j.DstBlocks = append(x.j.SrcBlocks, i), append(x.j.DstBlocks, 63-i)
+	}
+	_, err := m.Register(t.Context(), 0, x.dst.Memory())
+	must(t, err)
+	for i := range x.src {
+		x.src[i] = b.alloc(0)(t, size)
+		for k := range x.src[i].Bytes {
+			x.src[i].Bytes[k] = byte(k*7 + k>>11 + i*93)
+		}
+		x.src[i].Store()
+		x.links[i], err = m.Open(t.Context(), transfer.Peer{ID: transfer.PeerID(fmt.Sprintf("p/%d@1", i)),
+			Regions: map[transfer.RegionID]transfer.Memory{0: x.src[i].Memory()}})
+		must(t, err)
+	}
+	row := size / (64 * 16)
+	model := layout.Model{States: []layout.State{{Name: "attn.k", Paging: layout.PerBlock, Layers: 1, Units: 1, Elems: int32(row / 2)}}}
+	s := []layout.Shard{{Box: layout.Box{Layers: layout.Span{Hi: 1}, Units: layout.Span{Hi: 1}}, Rows: 16, Items: 64, DType: layout.BF16,
+		View: layout.View{Layer: size, Item: 16 * row, Row: row, Unit: row, Elem: 2}}}
+	p, err := reshard.New(model, s, s)
+	must(t, err)
+	x.t, err = lower.New(p, 0)
+	must(t, err)
+	return x
+}
+
+func (x *large) pull(t *testing.T, i int) transfer.Ticket {
+	t.Helper()
+	k, err := x.links[i].Pull(t.Context(), x.t, x.j)
+	must(t, err)
+	return k
+}
+
+// check compares the destination with source i.
+func (x *large) check(t *testing.T, i int) {
+	t.Helper()
+	x.dst.Load()
+	block := len(x.dst.Bytes) / 64
+	for k := range 64 {
+		if !bytes.Equal(x.dst.Bytes[(63-k)*block:][:block], x.src[i].Bytes[k*block:][:block]) {
+			t.Fatalf("block %d is not the source's", k)
+		}
+	}
+}
+
+func eachGPUs(t *testing.T, f func(t *testing.T, g gpus, size int64)) {
+	t.Run("fake", func(t *testing.T) { f(t, fakeGPUs(t), 1<<20) })
+	t.Run("real", func(t *testing.T) { f(t, realGPUs(t), 1<<29) })
+}
+
+// A mover that is killed while it copies leaves memory that does not change any more.
+func TestGPUMoverKilled(t *testing.T) {
+	eachGPUs(t, func(t *testing.T, g gpus, size int64) {
+		for name, kind := range gpuKinds {
+			t.Run(name, func(t *testing.T) {
+				b := g.bench(t, kind)
+				m := start(t, g.config())
+				x := setLarge(t, b, m, size)
+				var open []transfer.Ticket
+				for i := range 40 {
+					open = append(open, x.pull(t, i%2))
+				}
+				<-open[3].Done()
+				must(t, unix.Kill(m.PID(), unix.SIGKILL))
+				dead := 0
+				for _, k := range open {
+					if <-k.Done(); errors.Is(k.Err(), transfer.ErrMover) {
+						dead++
+					}
+				}
+				if dead == 0 && size > 1<<20 { // small copies may be done before the kill
+					t.Error("no ticket was open at the kill")
+				}
+				x.dst.Load()
+				first := bytes.Clone(x.dst.Bytes)
+				for range 3 {
+					x.dst.Load()
+					if !bytes.Equal(first, x.dst.Bytes) {
+						t.Fatal("memory changes after the mover's exit was seen")
+					}
+				}
+			})
+		}
+	})
+}
+
+// Memory that its owner frees, or whose owner dies, while it is read keeps its bytes for who
+// has mapped it.
+func TestGPUOwnerEnds(t *testing.T) {
+	eachGPUs(t, func(t *testing.T, g gpus, size int64) {
+		for name, kind := range gpuKinds {
+			for how, end := range map[string]func(*bench) error{
+				"freed":  func(b *bench) error { return errors.Join(b.owners[0].Free(1), b.owners[0].Free(2)) },
+				"killed": func(b *bench) error { b.owners[0].Kill(); return nil },
+			} {
+				t.Run(name+" "+how, func(t *testing.T) {
+					b := g.bench(t, kind)
+					x := setLarge(t, b, start(t, g.config()), size)
+					var open []transfer.Ticket
+					for i := range 20 {
+						open = append(open, x.pull(t, i%2))
+					}
+					<-open[2].Done()
+					must(t, end(b))
+					for i, k := range open {
+						if <-k.Done(); k.Err() != nil {
+							t.Errorf("pull %d: %v", i, k.Err())
+						}
+					}
+					for i := range 2 { // and pulls that begin later
+						k := x.pull(t, i)
+						if <-k.Done(); k.Err() != nil {
+							t.Fatal(k.Err())
+						}
+						x.check(t, i)
+					}
+				})
+			}
+		}
+	})
+}
