@@ -19,14 +19,14 @@ import (
 )
 
 var (
-	fromEngine = []handoff.FromEngine{handoff.Attach{}, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{},
+	fromEngine = []handoff.FromEngine{handoff.Attach{}, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{}, handoff.ExportPart{},
 		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{},
 		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}, handoff.LifecycleAck{N: 3, Err: handoff.ErrDraining}}
 	toEngine = []handoff.ToEngine{handoff.Attached{}, handoff.MoverStarted{}, handoff.Exported{}, handoff.Decision{},
 		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
 	peer = []handoff.PeerMessage{handoff.Join{}, handoff.Roster{}, handoff.Geometry{}, handoff.Pinned{}, handoff.Leased{},
 		handoff.Unpin{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
-		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{},
+		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{}, handoff.Part{},
 		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{},
 		handoff.StagedWant{}, handoff.StagedOffer{}, handoff.StagedCredit{}, handoff.StagedStop{}, handoff.StagedGone{},
 		handoff.RankAcked{Ack: handoff.LifecycleAck{N: 3, Err: handoff.ErrRole}}}
@@ -151,6 +151,8 @@ func TestBoundsNameTheField(t *testing.T) {
 		"announce.label":       handoff.Announce{Label: long},
 		"abort_import.label":   handoff.AbortImport{Label: "\xff"},
 		"export.blocks":        handoff.Export{Blocks: make([]int32, MaxBlocks+1)},
+		"export_part.blocks":   handoff.ExportPart{Blocks: make([]int32, MaxBlocks+1)},
+		"reach.layers":         handoff.ExportPart{Reach: handoff.Reach{Tokens: 1, Layers: -1}},
 		"export.slot":          handoff.Export{Slot: -2},
 		"export.max_hold_ns":   handoff.Export{MaxHold: -time.Second},
 		"resume.tokens":        handoff.Export{Resume: handoff.Resume{Tokens: make([]int32, MaxResume+1)}},

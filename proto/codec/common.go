@@ -212,6 +212,7 @@ func toDecision(b *bound, d handoff.Decision) *commonv1.Decision {
 		WeightsEpoch: d.WeightsEpoch,
 		Settled:      d.Settled,
 		Action:       commonv1.Action(enum(b, "decision.action", d.Action, 0, handoff.ActionResumeIntake)),
+		Extent:       toExtent(b, d.Extent),
 	}
 }
 
@@ -236,6 +237,7 @@ func fromDecision(b *bound, p *commonv1.Decision) handoff.Decision {
 		WeightsEpoch: p.GetWeightsEpoch(),
 		Settled:      p.GetSettled(),
 		Action:       handoff.Action(enum(b, "decision.action", p.GetAction(), 0, commonv1.Action(handoff.ActionResumeIntake))),
+		Extent:       fromExtent(b, p.GetExtent()),
 	}
 }
 

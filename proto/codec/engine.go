@@ -21,6 +21,8 @@ func EncodeFromEngine(m handoff.FromEngine) (*enginev1.FromEngine, error) {
 		p.Message = &enginev1.FromEngine_Announce{Announce: &enginev1.Announce{Label: b.str("announce.label", m.Label)}}
 	case handoff.Export:
 		p.Message = &enginev1.FromEngine_Export{Export: toExport(&b, m)}
+	case handoff.ExportPart:
+		p.Message = &enginev1.FromEngine_ExportPart{ExportPart: toExportPart(&b, m)}
 	case handoff.Import:
 		p.Message = &enginev1.FromEngine_ImportRequest{ImportRequest: toImport(&b, m)}
 	case handoff.Held:
@@ -61,6 +63,8 @@ func DecodeFromEngine(p *enginev1.FromEngine) (handoff.FromEngine, error) {
 		m = handoff.Announce{Label: b.str("announce.label", p.Announce.GetLabel())}
 	case *enginev1.FromEngine_Export:
 		m = fromExport(&b, p.Export)
+	case *enginev1.FromEngine_ExportPart:
+		m = fromExportPart(&b, p.ExportPart)
 	case *enginev1.FromEngine_ImportRequest:
 		m = fromImport(&b, p.ImportRequest)
 	case *enginev1.FromEngine_Held:
@@ -99,7 +103,7 @@ func EncodeToEngine(m handoff.ToEngine) (*enginev1.ToEngine, error) {
 		p.Message = &enginev1.ToEngine_MoverStarted{MoverStarted: &enginev1.MoverStarted{Pid: b.count("mover_started.pid", m.PID)}}
 	case handoff.Exported:
 		p.Message = &enginev1.ToEngine_Exported{Exported: &enginev1.Exported{
-			Label: b.str("exported.label", m.Label), Manifest: toManifest(&b, m.Manifest)}}
+			Label: b.str("exported.label", m.Label), Manifest: toManifest(&b, m.Manifest), More: m.More}}
 	case handoff.Decision:
 		p.Message = &enginev1.ToEngine_Decision{Decision: toDecision(&b, m)}
 	case handoff.Through:
@@ -128,7 +132,8 @@ func DecodeToEngine(p *enginev1.ToEngine) (handoff.ToEngine, error) {
 	case *enginev1.ToEngine_MoverStarted:
 		m = handoff.MoverStarted{PID: b.count("mover_started.pid", p.MoverStarted.GetPid())}
 	case *enginev1.ToEngine_Exported:
-		m = handoff.Exported{Label: b.str("exported.label", p.Exported.GetLabel()), Manifest: fromManifest(&b, p.Exported.GetManifest())}
+		m = handoff.Exported{Label: b.str("exported.label", p.Exported.GetLabel()), Manifest: fromManifest(&b, p.Exported.GetManifest()),
+			More: p.Exported.GetMore()}
 	case *enginev1.ToEngine_Decision:
 		m = fromDecision(&b, p.Decision)
 	case *enginev1.ToEngine_Through:
@@ -162,6 +167,7 @@ func toExport(b *bound, m handoff.Export) *enginev1.Export {
 		WeightsEpoch: m.WeightsEpoch,
 		Salt:         toSalt(b, m.Salt),
 		Fence:        m.Fence,
+		Parts:        m.Parts,
 	}
 }
 
@@ -178,5 +184,6 @@ func fromExport(b *bound, p *enginev1.Export) handoff.Export {
 		WeightsEpoch: p.GetWeightsEpoch(),
 		Salt:         fromSalt(b, p.GetSalt()),
 		Fence:        p.GetFence(),
+		Parts:        p.GetParts(),
 	}
 }

@@ -134,6 +134,7 @@ func toAttach(b *bound, a handoff.Attach) *commonv1.Attach {
 		Imports:   each(b, "attach.imports", a.Imports, MaxPins, same("attach.imports")),
 		Weights:   commonv1.WeightsPolicy(enum(b, "attach.weights", a.Weights, 0, handoff.WeightsAllow)),
 		Draining:  a.Draining,
+		Parts:     a.Parts,
 	}
 }
 
@@ -160,6 +161,7 @@ func fromAttach(b *bound, p *commonv1.Attach) handoff.Attach {
 		Imports:   each(b, "attach.imports", p.GetImports(), MaxPins, same("attach.imports")),
 		Weights:   handoff.WeightsPolicy(enum(b, "attach.weights", p.GetWeights(), 0, commonv1.WeightsPolicy(handoff.WeightsAllow))),
 		Draining:  p.GetDraining(),
+		Parts:     p.GetParts(),
 	}
 }
 

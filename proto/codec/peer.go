@@ -79,7 +79,7 @@ func encodeInside(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 			Members: each(b, "roster.members", m.Members, MaxRanks, toMember), Geometry: toGeometry(b, m.Geometry)}}
 	case handoff.Pinned:
 		p.Message = &peerv1.PeerMessage_Pinned{Pinned: &peerv1.Pinned{Label: b.str("pinned.label", m.Label), Pin: toPin(b, m.Pin),
-			WeightsEpoch: m.WeightsEpoch}}
+			WeightsEpoch: m.WeightsEpoch, Extent: toExtent(b, m.Extent)}}
 	case handoff.Leased:
 		p.Message = &peerv1.PeerMessage_Leased{Leased: toLeased(b, m)}
 	case handoff.Extend:
@@ -118,7 +118,7 @@ func decodeInside(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 			Geometry: fromGeometry(b, p.Roster.GetGeometry())}
 	case *peerv1.PeerMessage_Pinned:
 		return handoff.Pinned{Label: b.str("pinned.label", p.Pinned.GetLabel()), Pin: fromPin(b, p.Pinned.GetPin()),
-			WeightsEpoch: p.Pinned.GetWeightsEpoch()}
+			WeightsEpoch: p.Pinned.GetWeightsEpoch(), Extent: fromExtent(b, p.Pinned.GetExtent())}
 	case *peerv1.PeerMessage_Leased:
 		return fromLeased(b, p.Leased)
 	case *peerv1.PeerMessage_Extend:
@@ -159,9 +159,11 @@ func encodeBetween(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool 
 			Cards: each(b, "buffers.cards", m.Cards, MaxBuffers, toCard), Chunk: b.bytes64("buffers.chunk", m.Chunk)}}
 	case handoff.Open:
 		p.Message = &peerv1.PeerMessage_Open{Open: &peerv1.Open{Id: toID(b, m.ID), Key: sum(m.Key),
-			Importer: toImporter(b, m.Importer), Attempt: uint64(m.Attempt), Plan: sum(m.Plan)}}
+			Importer: toImporter(b, m.Importer), Attempt: uint64(m.Attempt), Plan: sum(m.Plan), Parts: m.Parts}}
 	case handoff.Opened:
 		p.Message = &peerv1.PeerMessage_Opened{Opened: toOpened(b, m)}
+	case handoff.Part:
+		p.Message = &peerv1.PeerMessage_Part{Part: toPart(b, m)}
 	case handoff.Check:
 		p.Message = &peerv1.PeerMessage_Check{Check: toCheck(b, m)}
 	case handoff.Checked:
@@ -196,9 +198,11 @@ func decodeBetween(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	case *peerv1.PeerMessage_Open:
 		return handoff.Open{ID: fromID(b, p.Open.GetId()), Key: b.key("open.key", p.Open.GetKey()),
 			Importer: fromImporter(b, p.Open.GetImporter()), Attempt: handoff.Attempt(p.Open.GetAttempt()),
-			Plan: b.digest("open.plan", p.Open.GetPlan())}
+			Plan: b.digest("open.plan", p.Open.GetPlan()), Parts: p.Open.GetParts()}
 	case *peerv1.PeerMessage_Opened:
 		return fromOpened(b, p.Opened)
+	case *peerv1.PeerMessage_Part:
+		return fromPart(b, p.Part)
 	case *peerv1.PeerMessage_Check:
 		return fromCheck(b, p.Check)
 	case *peerv1.PeerMessage_Checked:

@@ -93,6 +93,7 @@ func toOpened(b *bound, m handoff.Opened) *peerv1.Opened {
 		Position:     b.num("opened.position", m.Position, 0, MaxTokens),
 		Resume:       toResume(b, m.Resume),
 		Salt:         toSalt(b, m.Salt),
+		Extent:       toExtent(b, m.Extent),
 	}
 }
 
@@ -110,6 +111,7 @@ func fromOpened(b *bound, p *peerv1.Opened) handoff.Opened {
 		Position:     b.num("opened.position", p.GetPosition(), 0, MaxTokens),
 		Resume:       fromResume(b, p.GetResume()),
 		Salt:         fromSalt(b, p.GetSalt()),
+		Extent:       fromExtent(b, p.GetExtent()),
 	}
 }
 

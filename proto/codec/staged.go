@@ -14,7 +14,7 @@ const MaxMoves = 1 << 16
 func encodeStaged(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool {
 	switch m := m.(type) {
 	case handoff.StagedWant:
-		p.Message = &peerv1.PeerMessage_StagedWant{StagedWant: &peerv1.StagedWant{Of: toCheck(b, m.Of), Pair: m.Pair,
+		p.Message = &peerv1.PeerMessage_StagedWant{StagedWant: &peerv1.StagedWant{Of: toCheck(b, m.Of), Pair: m.Pair, Part: m.Part,
 			Chunks: b.count("staged.chunks", m.Chunks), Tokens: toSpan(m.Tokens), Chunk: b.bytes64("staged.chunk_bytes", m.Chunk), Moves: each(b, "staged.moves", m.Moves, MaxMoves, toMove)}}
 	case handoff.StagedOffer:
 		p.Message = &peerv1.PeerMessage_StagedOffer{StagedOffer: &peerv1.StagedOffer{Job: toJob(m.Job), Seq: b.count("staged.seq", m.Seq),
@@ -35,7 +35,7 @@ func decodeStaged(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	switch p := p.GetMessage().(type) {
 	case *peerv1.PeerMessage_StagedWant:
 		w := p.StagedWant
-		return handoff.StagedWant{Of: fromCheck(b, w.GetOf()), Pair: w.GetPair(), Chunks: b.count("staged.chunks", w.GetChunks()),
+		return handoff.StagedWant{Of: fromCheck(b, w.GetOf()), Pair: w.GetPair(), Part: w.GetPart(), Chunks: b.count("staged.chunks", w.GetChunks()),
 			Tokens: fromSpan(w.GetTokens()), Chunk: b.bytes64("staged.chunk_bytes", w.GetChunk()), Moves: each(b, "staged.moves", w.GetMoves(), MaxMoves, fromMove)}
 	case *peerv1.PeerMessage_StagedOffer:
 		o := p.StagedOffer
@@ -58,11 +58,11 @@ func decodeStaged(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 const maxPort = 1<<16 - 1
 
 func toJob(j handoff.StagedJob) *peerv1.StagedJob {
-	return &peerv1.StagedJob{Handoff: sum(j.Handoff), Attempt: uint64(j.Attempt), Pair: j.Pair}
+	return &peerv1.StagedJob{Handoff: sum(j.Handoff), Attempt: uint64(j.Attempt), Pair: j.Pair, Part: j.Part}
 }
 
 func fromJob(b *bound, p *peerv1.StagedJob) handoff.StagedJob {
-	return handoff.StagedJob{Handoff: b.key("staged.job", p.GetHandoff()), Attempt: handoff.Attempt(p.GetAttempt()), Pair: p.GetPair()}
+	return handoff.StagedJob{Handoff: b.key("staged.job", p.GetHandoff()), Attempt: handoff.Attempt(p.GetAttempt()), Pair: p.GetPair(), Part: p.GetPart()}
 }
 
 func toMove(b *bound, m handoff.StagedMove) *peerv1.StagedMove {

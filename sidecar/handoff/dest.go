@@ -12,8 +12,8 @@ type DestState uint8
 
 const (
 	Reserving  DestState = iota + 1 // the engine has not answered; nothing is held
-	Linking                         // blocks are held; a link to a source rank is missing
-	Moving                          // tickets are open, or their proofs are
+	Linking                         // blocks are held; nothing was submitted
+	Moving                          // tickets are open, or their proofs are, or parts follow
 	Good                            // every ticket is done and every pin was still held after it
 	Bad                             // failed; tickets may still be open
 	Quarantine                      // dropped by the leader; tickets may still be open
@@ -30,15 +30,26 @@ func (s DestState) String() string {
 	return fmt.Sprintf("DestState(%d)", uint8(s))
 }
 
-// Read is one source rank that a Dest reads.
+// Read is one source rank that a Dest reads: by one ticket, or by one after the other while
+// parts come.
 type Read struct {
 	Source PinInfo
 	From   Member
 	Pair   uint32 // of the plan
-	Ticket uint64 // 0: not submitted
-	done   bool   // ticket settled
-	proved bool   // Checked, held, after done
+	Ticket uint64 // the newest; 0: not submitted
+	Pulls  uint32 // tickets so far
+
+	at     Reach // what tickets read, the open one too
+	open   bool  // the newest ticket has not settled
+	whole  bool  // no ticket follows
+	proved bool  // Checked, held, after the last ticket
 }
+
+// done reports whether all of it is read.
+func (r *Read) done() bool { return r.whole && !r.open }
+
+// Waits reports whether something of it is to be read and no ticket does.
+func (r *Read) Waits() bool { return !r.whole && !r.open }
 
 // Dest is one rank's half of an import. Two facts are kept apart: being done (what
 // the leader hears) and being quiet (no ticket can touch the blocks). Blocks go back
@@ -68,7 +79,7 @@ func (d *Dest) State() DestState { return d.state }
 // Quiet reports whether no ticket is open.
 func (d *Dest) Quiet() bool {
 	for i := range d.Reads {
-		if d.Reads[i].Ticket != 0 && !d.Reads[i].done {
+		if d.Reads[i].open {
 			return false
 		}
 	}
@@ -78,34 +89,93 @@ func (d *Dest) Quiet() bool {
 // Hold takes the engine's answer and what must be read for it.
 func (d *Dest) Hold(r Reserved, reads []Read) {
 	d.Reserved, d.Reads, d.state = r, reads, Linking
-	if len(reads) == 0 {
+	for i := range reads {
+		reads[i].at = All(r.Cached)
+	}
+	d.settle()
+}
+
+// settle makes d good once nothing is left to read or to prove.
+func (d *Dest) settle() {
+	for i := range d.Reads {
+		if !d.Reads[i].proved {
+			return
+		}
+	}
+	if !d.D.More && (d.state == Linking || d.state == Moving) {
 		d.state = Good
 	}
 }
 
-// Submitted says that read i is under way.
-func (d *Dest) Submitted(i int, ticket uint64, now time.Duration) {
+// Grows takes a part: what may be read since the one before. One that came before changes
+// nothing.
+func (d *Dest) Grows(p Part) {
+	if p.Part <= d.D.Part && d.D.Part > 0 || d.state > Moving {
+		return
+	}
+	if err := continues(d.D.Extent, d.D.Tokens, d.D.Sources, p); err != nil {
+		d.Fail(err.Error())
+		return
+	}
+	d.D.Extent, d.D.Sources = p.Extent, grownPins(d.D.Sources, p.Pins)
+	for i := range d.Reads {
+		for _, s := range d.D.Sources {
+			if s.Rank == d.Reads[i].From.Rank {
+				d.Reads[i].Source = s
+			}
+		}
+	}
+	d.settle()
+}
+
+// Next is what read i is to pull at this instant; ok is false when it has nothing to do.
+func (d *Dest) Next(i int) (p Piece, ok bool) {
+	r := &d.Reads[i]
+	if !r.Waits() || d.state != Linking && d.state != Moving {
+		return Piece{}, false
+	}
+	return r.at.next(d.D.Extent, d.D.Tokens)
+}
+
+// Submitted says that a piece of read i is under way.
+func (d *Dest) Submitted(i int, p Piece, ticket uint64, now time.Duration) {
 	if d.started == 0 {
 		d.started = now
 	}
-	d.Reads[i].Ticket = ticket
+	r := &d.Reads[i]
+	r.Ticket, r.open, r.at, r.whole = ticket, true, p.at, p.Whole
+	r.Pulls++
 	d.state = Moving
 }
 
-// TicketDone settles a ticket. It returns the read to prove by Check, or nil.
+// Passed says that a piece of read i has no bytes. It returns the read to prove by Check, if
+// there is one.
+func (d *Dest) Passed(i int, p Piece) *Read {
+	r := &d.Reads[i]
+	r.at, r.whole = p.at, p.Whole
+	if r.whole && r.Ticket != 0 {
+		return r
+	}
+	r.proved = r.whole
+	d.settle()
+	return nil
+}
+
+// TicketDone settles a ticket. It returns the read to prove by Check, once it was the last of
+// its source rank, or nil.
 func (d *Dest) TicketDone(ticket uint64, bytes int64, why string, now time.Duration) *Read {
 	for i := range d.Reads {
 		r := &d.Reads[i]
-		if r.Ticket != ticket || r.done {
+		if r.Ticket != ticket || !r.open {
 			continue
 		}
-		r.done = true
+		r.open = false
 		d.quietSince = now
 		d.Bytes += bytes
 		if why != "" {
 			d.Fail(why)
 		}
-		if d.state == Moving {
+		if d.state == Moving && r.whole {
 			return r
 		}
 		return nil
@@ -124,21 +194,17 @@ func (d *Dest) Proved(from Member, c Checked) {
 	if d.state != Moving || c.Check.ID != d.D.ID || c.Check.Attempt != d.D.Attempt {
 		return
 	}
-	good := true
 	for i := range d.Reads {
 		r := &d.Reads[i]
-		if r.From == from && r.done && r.Source.Pin == c.Check.Pin && r.Source.Generation == c.Check.Generation {
+		if r.From == from && r.done() && r.Source.Pin == c.Check.Pin && r.Source.Generation == c.Check.Generation {
 			if !c.Held {
 				d.Fail(fmt.Sprintf("source rank %d no longer holds what was read", from.Rank))
 				return
 			}
 			r.proved = true
 		}
-		good = good && r.proved
 	}
-	if good {
-		d.state = Good
-	}
+	d.settle()
 }
 
 // Fail marks the import bad; tickets go on until they are done.

@@ -51,7 +51,8 @@ func (m *destModel) give(x int) {
 		m.failed = m.failed || d.State() == Bad
 	case 3, 4: // the machine asks the state
 		if m.holds && !m.sub[i] && (d.State() == Linking || d.State() == Moving) {
-			d.Submitted(i, uint64(i+1), 1)
+			p, _ := d.Next(i)
+			d.Submitted(i, p, uint64(i+1), 1)
 			m.sub[i] = true
 		}
 	case 5, 6:
@@ -126,7 +127,8 @@ func TestDestWalk(t *testing.T) {
 func TestDestAnswersOfOthers(t *testing.T) {
 	d := NewDest(destD)
 	d.Hold(Reserved{N: 7}, reads()[:1])
-	d.Submitted(0, 1, 1)
+	p, _ := d.Next(0)
+	d.Submitted(0, p, 1, 1)
 	d.Proved(from[0], Checked{checkOf(0), true}) // before the last byte
 	if d.TicketDone(1, 5, "", 2); d.State() != Moving {
 		t.Fatalf("a proof from before the copy's end counts: %v", d.State())

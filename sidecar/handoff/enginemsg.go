@@ -79,6 +79,9 @@ type Attach struct {
 	Held      uint64     // and 1 to Held are held by its client
 	Decisions []Decision // the held ones after the newest Settled among them, in order, applied or not
 	Draining  bool       // the newest of those applied that is about intake stopped it
+	// Parts: it takes a Reserve before its hand-off is exported whole, and the resume packet
+	// with Admit.
+	Parts bool
 }
 
 // BuffersReady says that every declared buffer's descriptor was sent.
@@ -102,6 +105,25 @@ type Export struct {
 	WeightsEpoch uint64
 	Salt         Salt
 	// Fence: the memory may be read once Fenced says so; 0: at once.
+	Fence uint64
+	// Parts is how many ExportParts of the label it closes; 0: it is exported whole.
+	Parts uint32
+}
+
+// ExportPart pins what is computed of a prompt while the rest is. Every rank says the same
+// parts in the same order; Export closes them, ReleaseExport gives them up. One that
+// continues what has ended meanwhile is not answered: the end is.
+type ExportPart struct {
+	Label    string
+	Part     uint32  // from 1
+	Blocks   []int32 // behind those that earlier parts named
+	Tokens   int32   // of the whole prompt
+	Position int32   // of the per-request state when Export comes
+	Reach    Reach   // what is computed; it grows
+	// The same in every part.
+	WeightsEpoch uint64 // of the engine at the request's first token
+	Salt         Salt
+	// Fence: what this part adds may be read once Fenced says so; 0: at once.
 	Fence uint64
 }
 
@@ -164,10 +186,12 @@ type Attached struct {
 // alone proves them quiet once the sidecar is gone.
 type MoverStarted struct{ PID int32 }
 
-// Exported hands the leader's engine the manifest of label.
+// Exported hands the leader's engine the manifest of label. With More its first part is
+// pinned by all ranks, and another Exported follows the last.
 type Exported struct {
 	Label    string
 	Manifest Manifest
+	More     bool
 }
 
 // DecisionKind is what a leader decides.
@@ -205,7 +229,8 @@ type Decision struct {
 	Tokens   int32    // prompt tokens
 	Hashes   []uint64 // block-hash chain of the complete blocks, by the group's block size
 	Position int32
-	Resume   Resume
+	Resume   Resume // also of Admit, when Reserve had More
+	Extent          // of Sources. Engines see More alone: Resume comes with Admit
 	// Sources are the pins that the rank may read. Only sidecars see them.
 	Plan    Digest
 	Source  Digest // geometry digest of the source group
@@ -277,6 +302,7 @@ func (Attach) fromEngine()        {}
 func (BuffersReady) fromEngine()  {}
 func (Announce) fromEngine()      {}
 func (Export) fromEngine()        {}
+func (ExportPart) fromEngine()    {}
 func (Import) fromEngine()        {}
 func (Held) fromEngine()          {}
 func (Applied) fromEngine()       {}

@@ -45,6 +45,9 @@ type Leader struct {
 	Bytes    int64
 	Err      error // why it failed
 	Phases   Phases
+	// Late: Reserve was decided before the hand-off was exported whole, so Admit brings the
+	// resume packet.
+	Late bool
 
 	state    LeaderState
 	since    time.Duration // when state began
@@ -108,9 +111,27 @@ func (l *Leader) Answered(o Opened, now time.Duration) error {
 	return nil
 }
 
+// Parts takes a part that was exported since Opened. fresh: the ranks that were asked to
+// read are to hear of it. An error is why the import cannot go on.
+func (l *Leader) Parts(p Part) (fresh bool, err error) {
+	if p.Part <= l.Opened.Part {
+		return false, nil
+	}
+	if err := continues(l.Opened.Extent, l.Opened.Tokens, l.Opened.Pins, p); err != nil {
+		return false, err
+	}
+	l.Opened.Extent, l.Opened.Pins, l.Opened.Resume = p.Extent, grownPins(l.Opened.Pins, p.Pins), p.Resume
+	return l.state == Granting || l.state == Pulling, nil
+}
+
+// Awaits reports whether l reads parts and the source has others to tell of.
+func (l *Leader) Awaits() bool {
+	return l.Opened.More && (l.state == Waiting || l.state == Granting || l.state == Pulling)
+}
+
 // Reserve says that decision n (Reserve) goes out.
 func (l *Leader) Reserve(n uint64, now time.Duration) {
-	l.ReserveN = n
+	l.ReserveN, l.Late = n, l.Opened.More
 	l.enter(Granting, now)
 	clear(l.reserved)
 	clear(l.landed)
@@ -170,7 +191,7 @@ func (l *Leader) Landed(rank int, r Landed, now time.Duration) (all bool, err er
 
 // Consumable moves l to Consuming when every rank holds and landed: Done may go out.
 func (l *Leader) Consumable(now time.Duration) bool {
-	if l.state != Pulling {
+	if l.state != Pulling || l.Opened.More {
 		return false
 	}
 	for _, ok := range l.landed {

@@ -13,12 +13,23 @@ type renewal struct {
 
 // Lease starts the lease; s is Complete. It lasts term, is prolonged by as much again and
 // again, and ends at hold whatever is asked: with hold no longer than term it is never
-// prolonged. It returns the opens that waited.
+// prolonged. It returns the opens that waited: those that read no parts wait on.
 func (s *Source) Lease(now, term, hold time.Duration) []Open {
 	s.state = Leasing
+	s.begin()
 	s.term, s.until = term, now+hold
 	s.deadline = min(now+term, s.until)
 	s.renew = now + term/2
+	w := s.waiting
+	s.waiting = nil
+	return w
+}
+
+// Close follows the last part: the lease ends at hold from now, or where Lease said if that
+// is earlier. It returns the opens that wait.
+func (s *Source) Close(now, hold time.Duration) []Open {
+	s.until = min(s.until, now+hold)
+	s.deadline = min(s.deadline, s.until)
 	w := s.waiting
 	s.waiting = nil
 	return w

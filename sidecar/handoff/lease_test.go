@@ -12,7 +12,7 @@ func renewable(t testing.TB, hold time.Duration) *Source {
 	s := NewSource(ID{N: 1}, key, "r", 2, time.Hour)
 	_ = s.Exported(Export{Label: "r", Tokens: 5, Position: 5})
 	for r := range 2 {
-		if err := s.Pinned(PinInfo{Rank: rank(r), Pin: PinID(r + 1), Tokens: 5, Position: 5}); err != nil {
+		if err := s.Pinned(Pinned{Pin: PinInfo{Rank: rank(r), Pin: PinID(r + 1), Tokens: 5, Position: 5}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,7 +105,7 @@ func TestLeasesProperty(t *testing.T) {
 		pins := [2]Pin{}
 		for r := range pins {
 			pins[r] = Pin{Label: "r", Info: PinInfo{Rank: rank(r), Pin: PinID(r + 1)}, Deadline: time.Hour}
-			_ = s.Pinned(pins[r].Info)
+			_ = s.Pinned(Pinned{Pin: pins[r].Info})
 		}
 		s.Lease(0, lease, hold)
 		var words [2][]Extend

@@ -60,11 +60,13 @@ type Geometry struct {
 }
 
 // Pinned tells the leader that a rank's engine exported label and the memory is pinned;
-// with pin 0, that the export was refused and nothing is.
+// with pin 0, that the export was refused and nothing is. Each part is told: its blocks are
+// those behind the ones told before, its slot is -1 until the last.
 type Pinned struct {
 	Label        string
 	Pin          PinInfo
 	WeightsEpoch uint64 // of the weights that made the state
+	Extent
 }
 
 // PinInfo is one rank's part of a held hand-off.
@@ -168,9 +170,11 @@ type Open struct {
 	Importer Importer
 	Attempt  Attempt
 	Plan     Digest
+	Parts    bool // the importer reads what is not exported whole
 }
 
-// Opened answers Open.
+// Opened answers Open. With More, Part follows for each later part, or Opened anew when the
+// hand-off has ended: Gone.
 type Opened struct {
 	ID           ID
 	Attempt      Attempt
@@ -184,6 +188,18 @@ type Opened struct {
 	Resume       Resume // the truth: what a manifest says passed through clients
 	WeightsEpoch uint64 // of the weights that made the state
 	Salt         Salt
+	Extent
+}
+
+// Part tells an importing leader, and that its ranks, what may be read since the part
+// before. Blocks of Pins are those behind the ones named before, slots are -1 until the last.
+type Part struct {
+	ID      ID
+	Attempt Attempt
+	Reserve uint64 // the Reserve decision, to a rank; between leaders 0
+	Pins    []PinInfo
+	Extent
+	Resume Resume // of the last part, between leaders
 }
 
 // Check asks a source rank whether a pin that was read is still held.
@@ -241,6 +257,7 @@ func (WantBuffers) peerMessage()  {}
 func (Buffers) peerMessage()      {}
 func (Open) peerMessage()         {}
 func (Opened) peerMessage()       {}
+func (Part) peerMessage()         {}
 func (Check) peerMessage()        {}
 func (Checked) peerMessage()      {}
 func (Done) peerMessage()         {}

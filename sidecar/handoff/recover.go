@@ -45,7 +45,7 @@ func CheckTail(ds []Decision, applied, held uint64) error {
 // Add keeps d, the next decision, and forgets what it says is settled. What only a pull
 // needs is not kept.
 func (t Tail) Add(d Decision) Tail {
-	d.Members, d.Sources = nil, nil
+	d.Members, d.Sources, d.Extent = nil, nil, Extent{More: d.More}
 	n := 0
 	for n < len(t) && t[n].N <= d.Settled {
 		n++
@@ -58,7 +58,7 @@ func (t Tail) Add(d Decision) Tail {
 // they were about.
 func (t Tail) Applied(n uint64) {
 	for i := range t {
-		if d := &t[i]; d.N <= n && d.Kind == Reserve {
+		if d := &t[i]; d.N <= n && (d.Kind == Reserve || d.Kind == Admit) {
 			d.Tokens, d.Hashes, d.Resume = 0, nil, Resume{}
 		}
 	}

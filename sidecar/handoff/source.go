@@ -30,8 +30,9 @@ type Source struct {
 	Label string
 
 	state    SourceState
-	pins     []PinInfo // by rank; Pin 0 is absent, since pin ids start at 1
+	pins     []PinInfo // by rank, as importers were told; Pin 0 is absent, since pin ids start at 1
 	export   *Export   // of the leader's engine
+	grown    grown     // while parts of it leave
 	copies   int32
 	deadline time.Duration // of the announcement, then of the lease
 	opened   map[claim]bool
@@ -70,9 +71,10 @@ func (s *Source) Copies() int32 { return s.copies }
 // Deadline is when the announcement or the lease ends; it means nothing once s is Over.
 func (s *Source) Deadline() time.Duration { return s.deadline }
 
-// Exported takes the leader's own export.
+// Exported takes the leader's own export, which closes as many parts as the leader's engine
+// exported.
 func (s *Source) Exported(e Export) error {
-	if s.state != Announced || s.export != nil {
+	if s.export != nil || e.Parts != s.grown.own || s.state != Announced && !s.Growing() {
 		return fmt.Errorf("%w: label %q was exported before", ErrEngine, s.Label)
 	}
 	s.export = &e
@@ -80,9 +82,13 @@ func (s *Source) Exported(e Export) error {
 	return nil
 }
 
-// Pinned takes a rank's pin. Ranks that disagree on tokens or position hold
-// different prompts under one label, which nothing can repair.
-func (s *Source) Pinned(p PinInfo) error {
+// Pinned takes a rank's pin, or what a part adds to it. Ranks that disagree on tokens or
+// position hold different prompts under one label, which nothing can repair.
+func (s *Source) Pinned(m Pinned) error {
+	p := m.Pin
+	if m.Part > 1 {
+		return s.grow(m)
+	}
 	if s.state != Announced || p.Rank < 0 || int(p.Rank) >= len(s.pins) || s.pins[p.Rank].Pin != 0 {
 		return fmt.Errorf("%w: rank %d pins label %q twice or too late", ErrEngine, p.Rank, s.Label)
 	}
@@ -93,12 +99,17 @@ func (s *Source) Pinned(p PinInfo) error {
 		}
 	}
 	s.pins[p.Rank] = p
+	s.grown.first(m, len(s.pins))
 	return nil
 }
 
-// Complete reports whether every rank pins and the leader's engine exported.
+// Complete reports whether every rank pins all of it and the leader's engine exported.
 func (s *Source) Complete() bool {
-	return s.export != nil && !slices.ContainsFunc(s.pins, func(p PinInfo) bool { return p.Pin == 0 })
+	return s.export != nil && s.pinned() && !s.grown.more()
+}
+
+func (s *Source) pinned() bool {
+	return !slices.ContainsFunc(s.pins, func(p PinInfo) bool { return p.Pin == 0 })
 }
 
 // Open answers an importer and remembers that it asked. The caller fills in the
@@ -113,7 +124,7 @@ func (s *Source) Open(now time.Duration, o Open) Opened {
 		a.Status = Gone
 	case !s.opened[c] && len(s.opened)+len(s.waiting) >= maxClaims:
 		a.Status, a.Why = Refused, fmt.Sprintf("%d imports asked for this hand-off", maxClaims)
-	case s.state == Announced:
+	case s.state == Announced || s.Growing() && !o.Parts:
 		a.Status = Pending
 		s.waiting = append(s.leave(c), o)
 	case s.copies == 0:
@@ -122,8 +133,12 @@ func (s *Source) Open(now time.Duration, o Open) Opened {
 		s.opened[c] = true
 		a.Status = OK
 		a.Pins = s.pins
-		e := s.export
+		e := s.Whole()
 		a.Tokens, a.Position, a.Resume, a.WeightsEpoch, a.Salt = e.Tokens, e.Position, e.Resume, e.WeightsEpoch, e.Salt
+		if s.Growing() {
+			a.Pins, a.Extent, a.Resume = slices.Clone(s.pins), s.grown.told, Resume{}
+			s.grown.tell(o)
+		}
 	}
 	return a
 }
@@ -140,7 +155,7 @@ func (s *Source) Done(now time.Duration, d Done) (a DoneAck, over bool) {
 	switch {
 	case s.state == Over && s.copies == 0 && s.opened[c]:
 		a.Status = Taken
-	case s.state != Leasing || now >= s.deadline || !s.opened[c]:
+	case s.state != Leasing || now >= s.deadline || !s.opened[c] || s.Growing():
 		a.Status = Gone
 	case s.copies == 0:
 		a.Status = Taken
@@ -176,6 +191,7 @@ func (s *Source) Withdraw(w Withdraw) {
 		s.remember(c, Gone)
 	}
 	s.waiting = s.leave(c)
+	s.grown.leave(c)
 }
 
 // Expired ends s when its lease, or its announcement, is over and says whether it did.
@@ -187,86 +203,11 @@ func (s *Source) Expired(now time.Duration) bool {
 	return true
 }
 
-// End ends s whatever it was; it returns the opens that waited, to be answered Gone.
-// Only its answers are kept.
+// End ends s whatever it was; it returns the opens that wait, or read parts, to be answered
+// Gone. Only its answers are kept.
 func (s *Source) End() []Open {
 	s.state = Over
-	w := s.waiting
-	s.waiting, s.pins, s.export = nil, nil, nil
+	w := slices.Concat(s.waiting, s.grown.readers)
+	s.waiting, s.pins, s.export, s.grown = nil, nil, nil, grown{}
 	return w
-}
-
-// Pin is a rank's half: memory of its engine that stays untouched until Free, Unpin
-// or the rank's own deadline. That is counted from the arrival of the leader's word, so
-// it is later than the leader's by the margin at least.
-type Pin struct {
-	Info     PinInfo
-	Label    string
-	ID       ID // zero until Leased
-	Deadline time.Duration
-	// WeightsEpoch is of the weights that made the state.
-	WeightsEpoch uint64
-	// Fence is the engine's: until it is over the leader does not hear of the pin. 0: over.
-	Fence uint64
-
-	packed map[packing]bool // pulls that it is or was packed for; true: their session has ended
-}
-
-// packing is a staged pull of a peer.
-type packing struct {
-	by Member
-	of Check
-}
-
-// Answers reports whether c asks about exactly this pin. The pin and its generation
-// name it; the leader's word that it belongs to c.ID may still be on its way, since an
-// importer can be faster than the leader's message to its own rank.
-func (p *Pin) Answers(c Check) bool {
-	return (p.ID == c.ID || p.ID == ID{}) && p.Info.Pin == c.Pin && p.Info.Generation == c.Generation
-}
-
-// Pack says that p is about to be packed for a staged pull of a peer, and reports whether
-// it may be: not for one whose session has ended, nor for more pulls than importers.
-func (p *Pin) Pack(by Member, of Check) bool {
-	k := packing{by, of}
-	if broken, again := p.packed[k]; again {
-		return !broken
-	}
-	if !p.Answers(of) || len(p.packed) >= maxClaims {
-		return false
-	}
-	if p.packed == nil {
-		p.packed = map[packing]bool{}
-	}
-	p.packed[k] = false
-	return true
-}
-
-// Lost says that the session with a peer has ended.
-func (p *Pin) Lost(by Member) {
-	for k := range p.packed {
-		p.packed[k] = p.packed[k] || k.by == by
-	}
-}
-
-// Broken reports whether the session in which a peer pulled by staging has ended: no later
-// one proves what came through chunks that others have used since.
-func (p *Pin) Broken(by Member, c Check) bool { return p.packed[packing{by, c}] }
-
-// Leased takes the hand-off and the first deadline. It comes once: a repetition would
-// count from its own arrival.
-func (p *Pin) Leased(l Leased, now time.Duration) {
-	if p.ID == (ID{}) && p.Info.Pin == l.Pin && p.Label == l.Label {
-		p.ID, p.Deadline = l.ID, now+l.Hold
-	}
-}
-
-// Extend moves the deadline, never to an earlier instant, and reports whether the pin is
-// held for that long: only then may the leader hear so.
-func (p *Pin) Extend(e Extend, now time.Duration) bool {
-	if p.ID != e.ID || p.Info.Pin != e.Pin || now >= p.Deadline {
-		return false
-	}
-	p.Deadline = max(p.Deadline, now+e.Hold)
-	return true
 }

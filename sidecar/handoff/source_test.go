@@ -20,7 +20,7 @@ func leased(t testing.TB, copies int32) *Source {
 	s := NewSource(ID{N: 1}, key, "r", 2, time.Hour)
 	err := s.Exported(Export{Label: "r", Tokens: 5, Position: 5, Copies: copies})
 	for r := range 2 {
-		err = errors.Join(err, s.Pinned(PinInfo{Rank: rank(r), Pin: 1, Tokens: 5, Position: 5}))
+		err = errors.Join(err, s.Pinned(Pinned{Pin: PinInfo{Rank: rank(r), Pin: 1, Tokens: 5, Position: 5}}))
 	}
 	if err != nil || !s.Complete() {
 		t.Fatal(err)
@@ -71,14 +71,14 @@ func TestSourceAnnounced(t *testing.T) {
 			s.Withdraw(Withdraw{Importer: impA, Attempt: 1})
 			return len(s.End())
 		}, 0},
-		{"announced: rank beyond", announced(), func(s *Source) any { return errors.Is(s.Pinned(PinInfo{Rank: 2, Pin: 1}), ErrEngine) }, true},
+		{"announced: rank beyond", announced(), func(s *Source) any { return errors.Is(s.Pinned(Pinned{Pin: PinInfo{Rank: 2, Pin: 1}}), ErrEngine) }, true},
 		{"announced: pins disagree", announced(), func(s *Source) any {
-			_ = s.Pinned(PinInfo{Rank: 0, Pin: 1, Tokens: 5, Position: 5})
-			return errors.Is(s.Pinned(PinInfo{Rank: 1, Pin: 1, Tokens: 6, Position: 6}), ErrPosition)
+			_ = s.Pinned(Pinned{Pin: PinInfo{Rank: 0, Pin: 1, Tokens: 5, Position: 5}})
+			return errors.Is(s.Pinned(Pinned{Pin: PinInfo{Rank: 1, Pin: 1, Tokens: 6, Position: 6}}), ErrPosition)
 		}, true},
 		{"announced: pinned twice", announced(), func(s *Source) any {
-			_ = s.Pinned(PinInfo{Rank: 0, Pin: 1})
-			return errors.Is(s.Pinned(PinInfo{Rank: 0, Pin: 2}), ErrEngine)
+			_ = s.Pinned(Pinned{Pin: PinInfo{Rank: 0, Pin: 1}})
+			return errors.Is(s.Pinned(Pinned{Pin: PinInfo{Rank: 0, Pin: 2}}), ErrEngine)
 		}, true},
 		{"announced: exported twice", announced(), func(s *Source) any {
 			_ = s.Exported(Export{})
@@ -104,7 +104,7 @@ func TestSourceLeasing(t *testing.T) {
 			return open(s, 0)
 		}, Gone},
 		{"leasing: exported", leased(t, 1), func(s *Source) any { return errors.Is(s.Exported(Export{}), ErrEngine) }, true},
-		{"leasing: pinned", leased(t, 1), func(s *Source) any { return errors.Is(s.Pinned(PinInfo{Pin: 3}), ErrEngine) }, true},
+		{"leasing: pinned", leased(t, 1), func(s *Source) any { return errors.Is(s.Pinned(Pinned{Pin: PinInfo{Pin: 3}}), ErrEngine) }, true},
 		{"leasing: expired", leased(t, 1), func(s *Source) any { return s.Expired(lease) }, true},
 	})
 }
@@ -116,7 +116,7 @@ func TestSourceOver(t *testing.T) {
 		{"over: done", over(), func(s *Source) any { return done(s, 0) }, Gone},
 		{"over: expired", over(), func(s *Source) any { return s.Expired(time.Hour) }, false},
 		{"over: exported", over(), func(s *Source) any { return errors.Is(s.Exported(Export{}), ErrEngine) }, true},
-		{"over: pinned", over(), func(s *Source) any { return errors.Is(s.Pinned(PinInfo{Pin: 3}), ErrEngine) }, true},
+		{"over: pinned", over(), func(s *Source) any { return errors.Is(s.Pinned(Pinned{Pin: PinInfo{Pin: 3}}), ErrEngine) }, true},
 		{"over: complete", over(), func(s *Source) any { return s.Complete() }, false},
 		{"over: what was done stays done", leased(t, 1), func(s *Source) any { open(s, 0); done(s, 0); s.End(); return done(s, time.Hour) }, OK},
 	})

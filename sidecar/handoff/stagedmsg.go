@@ -10,6 +10,7 @@ type (
 	StagedWant struct {
 		Of     Check // what the reader asks when it has read
 		Pair   uint32
+		Part   uint32 // counts the pulls of the pair, from 0
 		Chunks int32
 		Chunk  int64 // bytes of one as both ends cut; 0: 1 MiB
 		Tokens layout.Span
@@ -40,6 +41,7 @@ type StagedJob struct {
 	Handoff [16]byte // ID.Bytes
 	Attempt Attempt
 	Pair    uint32
+	Part    uint32 // counts the pulls of the pair, from 0
 }
 
 // StagedMove is one box that the pair moves, as it lies in chunks.

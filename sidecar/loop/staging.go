@@ -145,12 +145,16 @@ func (g *staging) pull(f machine.Pull) bool {
 	if !is {
 		return false
 	}
-	j := staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair}
+	j := staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair, Part: f.Part}
+	moves := pack.Of(f.Plan, f.Job.Pair)
+	if !f.Piece.Whole {
+		moves = pack.Paged(f.Plan.Model(), moves, f.Piece.Layers)
+	}
 	t := stagedTicket{g, j, f.Ticket, g.route(f.Peer).Transport}
 	g.pulls[j] = t
 	g.asking = f.Of
 	g.s.tickets[f.Ticket] = t
-	g.stage.Pull(peerID(f.Peer), j, pinOf(f.Of), f.Plan, pack.Own{Tokens: f.Job.Tokens, Blocks: f.Job.DstBlocks, Slot: f.Job.DstSlot}, chunk)
+	g.stage.Pull(peerID(f.Peer), j, pinOf(f.Of), moves, pack.Own{Tokens: f.Job.Tokens, Blocks: f.Job.DstBlocks, Slot: f.Job.DstSlot}, chunk)
 	return true
 }
 
@@ -192,7 +196,7 @@ func (g *staging) AskGrant(grant uint64, p transfer.PeerID, _ staged.Job, _ stag
 func (g *staging) answer(f machine.Effect) {
 	switch f := f.(type) {
 	case machine.Granted:
-		g.stage.Granted(f.Grant, f.Pin.Blocks, f.Pin.Slot, f.Pin.Tokens)
+		g.stage.Granted(f.Grant, f.Pin.Blocks, f.Pin.Slot, f.Reach.Covers)
 	case machine.GrantRefused:
 		g.stage.Refused(f.Grant)
 	case machine.Revoked:
@@ -221,7 +225,7 @@ func (g *staging) Send(p transfer.PeerID, m staged.Message, x drive.Extra) {
 	var msg handoff.PeerMessage
 	switch m := m.(type) {
 	case staged.Want:
-		w := handoff.StagedWant{Of: g.asking, Pair: m.Job.Pair, Chunks: m.Chunks, Chunk: x.Spec.Chunk, Tokens: x.Spec.Tokens}
+		w := handoff.StagedWant{Of: g.asking, Pair: m.Job.Pair, Part: m.Job.Part, Chunks: m.Chunks, Chunk: x.Spec.Chunk, Tokens: x.Spec.Tokens}
 		for _, v := range x.Spec.Moves {
 			w.Moves = append(w.Moves, handoff.StagedMove{State: v.State, Box: v.Box, Rows: v.Rows, DType: v.DType})
 		}
@@ -239,11 +243,11 @@ func (g *staging) Send(p transfer.PeerID, m staged.Message, x drive.Extra) {
 }
 
 func toJob(j staged.Job) handoff.StagedJob {
-	return handoff.StagedJob{Handoff: j.Handoff, Attempt: handoff.Attempt(j.Attempt), Pair: j.Pair}
+	return handoff.StagedJob{Handoff: j.Handoff, Attempt: handoff.Attempt(j.Attempt), Pair: j.Pair, Part: j.Part}
 }
 
 func fromJob(j handoff.StagedJob) staged.Job {
-	return staged.Job{Handoff: j.Handoff, Attempt: uint64(j.Attempt), Pair: j.Pair}
+	return staged.Job{Handoff: j.Handoff, Attempt: uint64(j.Attempt), Pair: j.Pair, Part: j.Part}
 }
 
 // hears takes what is said of staging; false: msg is for the machine.
@@ -256,7 +260,7 @@ func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) b
 	if !g.reaches(p) {
 		s.carry(machine.Refuse{Peer: p, What: fmt.Sprintf("%T", msg), Why: machine.Unmatched})
 		if w, want := msg.(handoff.StagedWant); want { // the reader waits for its end
-			j := handoff.StagedJob{Handoff: w.Of.ID.Bytes(), Attempt: w.Of.Attempt, Pair: w.Pair}
+			j := handoff.StagedJob{Handoff: w.Of.ID.Bytes(), Attempt: w.Of.Attempt, Pair: w.Pair, Part: w.Part}
 			s.toPeer(machine.ToPeer{Peer: p, Msg: handoff.StagedGone{Job: j, Why: uint8(staged.Transfer)}})
 		}
 		return true
@@ -269,7 +273,7 @@ func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) b
 			x.Moves = append(x.Moves, pack.Move{State: v.State, Box: v.Box, Rows: v.Rows, DType: v.DType})
 		}
 		g.asking = m.Of
-		j := staged.Job{Handoff: m.Of.ID.Bytes(), Attempt: uint64(m.Of.Attempt), Pair: m.Pair}
+		j := staged.Job{Handoff: m.Of.ID.Bytes(), Attempt: uint64(m.Of.Attempt), Pair: m.Pair, Part: m.Part}
 		g.stage.FromPeer(id, staged.Want{Job: j, Pin: pinOf(m.Of), Chunks: m.Chunks}, drive.Extra{Spec: x})
 	case handoff.StagedOffer:
 		g.stage.FromPeer(id, staged.Offer{Job: fromJob(m.Job), Seq: m.Seq, Offer: m.Offer, Chunk: m.Chunk, Wire: staged.Incarnation(m.Wire)},

@@ -21,7 +21,7 @@ func (m *Machine) attach(s Session, a handoff.Attach) {
 		return
 	}
 	m.attaches++
-	e := &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}, freeing: freeing{},
+	e := &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}, freeing: freeing{}, early: map[uint64]*handoff.Dest{},
 		stated: a.Held, decided: a.Held, held: a.Held, applied: a.Applied, tail: a.Decisions}
 	e.attach.Decisions = nil
 	for _, d := range e.tail {

@@ -22,8 +22,9 @@ type engine struct {
 	asked   map[uint64]bool // Reserve decisions that it has not answered
 	freeing freeing
 	tail    handoff.Tail
-	waits   []handoff.Decision     // behind a Free whose memory is packed from; the engine has not got them
-	acks    []handoff.LifecycleAck // the newest, oldest first
+	waits   []handoff.Decision       // behind a Free whose memory is packed from; the engine has not got them
+	early   map[uint64]*handoff.Dest // of Reserves among them that grew meanwhile
+	acks    []handoff.LifecycleAck   // the newest, oldest first
 }
 
 func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
@@ -53,6 +54,8 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 		m.announce(msg.Label)
 	case handoff.Export:
 		m.export(msg)
+	case handoff.ExportPart:
+		m.exportPart(msg)
 	case handoff.ReleaseExport:
 		m.releaseLabel(msg.Label)
 	case handoff.Import:
@@ -80,7 +83,7 @@ func (m *Machine) fromEngine(s Session, msg handoff.FromEngine) {
 // mapped. An engine that attaches again goes on with its steps meanwhile, and says so.
 func begins(msg handoff.FromEngine) bool {
 	switch msg.(type) {
-	case handoff.Announce, handoff.Export, handoff.Import:
+	case handoff.Announce, handoff.Export, handoff.ExportPart, handoff.Import:
 		return true
 	}
 	return false
@@ -95,6 +98,7 @@ func (e *engine) forgetWaits() {
 		}
 	}
 	e.waits = nil
+	clear(e.early)
 }
 
 // heldApplied passes on what the engine says of decisions, if it can be true.

@@ -190,6 +190,8 @@ type (
 		Job      lower.Job
 		Of       handoff.Check // what Peer is asked afterwards; a staged pull names it before
 		Plan     *reshard.Plan // that Template is of
+		Piece    handoff.Piece // of the hand-off that Template and Job are for
+		Part     uint32        // counts the pulls of the pair, from 0
 	}
 	// CancelPull asks a ticket to stop; PullDone still follows.
 	CancelPull struct{ Ticket uint64 }
@@ -197,10 +199,11 @@ type (
 	// local mover PullDone of each ticket and LinksLost follow the exit, of a wire mover
 	// PackerExited.
 	KillMover struct{ Packer staged.Packer }
-	// Granted and GrantRefused answer AskGrant. Pin says what may be packed.
+	// Granted and GrantRefused answer AskGrant. Pin and Reach say what may be packed.
 	Granted struct {
 		Grant uint64
 		Pin   handoff.PinInfo
+		Reach handoff.Reach
 	}
 	GrantRefused struct{ Grant uint64 }
 	// Revoked says that the pin of an open grant is over, or that its mover has exited: packs

@@ -15,12 +15,13 @@ import (
 // held is a source with the instant at which its answers may be forgotten.
 type held struct {
 	*handoff.Source
-	forget Now // 0: not over
+	forget    Now  // 0: not over
+	announced bool // who watches was told of it
 }
 
 // pinned reports whether an engine keeps memory for it, or did so until a rank let go.
 func (s *held) pinned() bool {
-	return s.Export() != nil || slices.ContainsFunc(s.Pins(), func(p handoff.PinInfo) bool { return p.Pin != 0 })
+	return s.Held() || slices.ContainsFunc(s.Pins(), func(p handoff.PinInfo) bool { return p.Pin != 0 })
 }
 
 // announce: a label will be exported; the leader names the hand-off already.
@@ -33,8 +34,13 @@ func (m *Machine) announce(label string) {
 		m.toEngine(handoff.Failed{Label: label, Err: err, SourceSafe: true})
 		return
 	}
+	m.notifyAnnounced(s)
+}
+
+func (m *Machine) notifyAnnounced(s *held) {
 	man := m.manifest(s)
-	m.do(Notify{Notice{Kind: NoticeAnnounced, Label: label, Manifest: &man, ID: s.ID}})
+	s.announced = true
+	m.do(Notify{Notice{Kind: NoticeAnnounced, Label: s.Label, Manifest: &man, ID: s.ID}})
 }
 
 // source returns the source of a label, new if it must be.
@@ -81,7 +87,19 @@ func (m *Machine) mintPin() handoff.PinID {
 
 // export pins at this rank and tells the leader, once no step writes the memory any more.
 func (m *Machine) export(e handoff.Export) {
-	if err := m.checkExport(e); err != nil {
+	if e.Parts > 0 {
+		m.exportLast(e)
+		return
+	}
+	if p := m.pin(e, e.Tokens); p != nil && m.owns(p, func(s *held) error { return s.Exported(e) }) {
+		m.grown(p, p.Exports(e))
+	}
+}
+
+// pin makes the pin of an export whose first tokens are computed: of nothing yet. Nil: the
+// export is refused, and who asked was told.
+func (m *Machine) pin(e handoff.Export, computed int32) *handoff.Pin {
+	if err := m.checkExport(e, computed); err != nil {
 		if id, ok := m.lead.labels[e.Label]; ok && (errors.Is(err, handoff.ErrGone) || errors.Is(err, handoff.ErrWeights)) {
 			m.endSource(id) // announced anew, or for weights that are no more
 		}
@@ -89,34 +107,36 @@ func (m *Machine) export(e handoff.Export) {
 		if !m.leads() && !errors.Is(err, handoff.ErrGone) && !slices.Contains(m.labels(), e.Label) {
 			m.toLeader(handoff.Pinned{Label: e.Label, WeightsEpoch: e.WeightsEpoch, Pin: handoff.PinInfo{Rank: m.cfg.Self.Rank}})
 		}
-		return
+		return nil
 	}
 	id := m.mintPin()
-	p := &handoff.Pin{Label: e.Label, Deadline: m.now + m.cfg.MaxHold + m.cfg.Margin, WeightsEpoch: e.WeightsEpoch, Info: handoff.PinInfo{
-		Rank: m.cfg.Self.Rank, Pin: id, Generation: m.attaches, Blocks: e.Blocks, Slot: e.Slot, Tokens: e.Tokens, Position: e.Position}}
+	p := handoff.NewPin(e.Label, handoff.PinInfo{Rank: m.cfg.Self.Rank, Pin: id, Generation: m.attaches, Tokens: e.Tokens, Position: e.Position},
+		e.WeightsEpoch, m.now+m.cfg.MaxHold+m.cfg.Margin)
 	m.pins[id] = p
 	m.pinEnds.set(id, p.Deadline)
-	if m.leads() {
-		s, err := m.source(e.Label)
-		if err == nil {
-			err = s.Exported(e)
-		}
-		if err != nil {
-			m.forget(id)
-			m.toEngine(handoff.Failed{Label: e.Label, Err: err})
-			return
-		}
-	}
-	if !m.clear(e.Fence) {
-		p.Fence = e.Fence
-		return
-	}
-	m.statePin(p)
+	return p
 }
 
-func (m *Machine) checkExport(e handoff.Export) error {
+// owns takes the leader's own export, or its first part, into the hand-off of its label. It
+// reports whether the pin stays.
+func (m *Machine) owns(p *handoff.Pin, take func(*held) error) bool {
+	if !m.leads() {
+		return true
+	}
+	s, err := m.source(p.Label)
+	if err == nil {
+		err = take(s)
+	}
+	if err != nil {
+		m.forget(p.Info.Pin)
+		m.toEngine(handoff.Failed{Label: p.Label, Err: err})
+	}
+	return err == nil
+}
+
+func (m *Machine) checkExport(e handoff.Export, computed int32) error {
 	c := m.engine.attach.Capacity
-	need := (e.Tokens + c.BlockTokens - 1) / c.BlockTokens
+	need := m.blocksOf(computed)
 	switch {
 	case m.cfg.Role == discovery.Decode:
 		return fmt.Errorf("%w: group %s has the role decode: it exports nothing", handoff.ErrRole, m.cfg.Self.Group)
@@ -124,8 +144,8 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: export without a label", handoff.ErrEngine)
 	case m.engine.freeing[e.Label] > 0: // before all else: Free, on its way, is about this export too, and ends it
 		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
-	case e.Tokens < 1 || int64(len(e.Blocks)) < int64(need):
-		return fmt.Errorf("%w: export of %q: %d tokens need %d blocks, %d are given", handoff.ErrEngine, e.Label, e.Tokens, need, len(e.Blocks))
+	case e.Tokens < 1 || len(e.Blocks) < need:
+		return fmt.Errorf("%w: export of %q: %d tokens need %d blocks, %d are given", handoff.ErrEngine, e.Label, computed, need, len(e.Blocks))
 	case e.Position != e.Tokens && e.Position != e.Tokens-1:
 		return fmt.Errorf("%w: export of %q: state at %d, KV at %d", handoff.ErrPosition, e.Label, e.Position, e.Tokens)
 	case c.Slots > 0 && e.Slot < 0:
@@ -140,6 +160,12 @@ func (m *Machine) checkExport(e handoff.Export) error {
 		return fmt.Errorf("%w: label %q is pinned already", handoff.ErrEngine, e.Label)
 	}
 	return nil
+}
+
+// blocksOf is how many blocks hold so many tokens.
+func (m *Machine) blocksOf(tokens int32) int {
+	n := int64(m.engine.attach.Capacity.BlockTokens)
+	return int((int64(tokens) + n - 1) / n)
 }
 
 // exports is how many exports the engine keeps for this sidecar.
@@ -183,19 +209,23 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 		m.do(ToPeer{p, handoff.Unpin{Pin: msg.Pin.Pin}})
 		return
 	}
+	if msg.Part > 1 {
+		m.continued(p, msg)
+		return
+	}
 	s, err := m.source(msg.Label)
 	if err == nil && msg.Pin.Rank != p.Rank {
 		err = fmt.Errorf("%w: rank %d pins for rank %d", handoff.ErrEngine, p.Rank, msg.Pin.Rank)
 	}
 	if err == nil {
-		err = s.Pinned(msg.Pin)
+		err = s.Pinned(msg)
 	}
 	if err != nil {
 		m.refuse(p, msg, Malformed)
 		m.notPinned(p, msg, s, err)
 		return
 	}
-	if s.State() == handoff.Announced && s.Complete() {
+	if s.Begins() {
 		m.lease(s)
 	}
 }
@@ -204,7 +234,7 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 // Free reaches the engines that did, and meets an export that is still on its way.
 func (m *Machine) notExported(p handoff.Member, label string) {
 	if id, ok := m.lead.labels[label]; ok {
-		if m.lead.sources[id].Export() != nil {
+		if m.lead.sources[id].Held() {
 			m.failExport(label, fmt.Errorf("%w: rank %d refused its export of %q", handoff.ErrEngine, p.Rank, label))
 		}
 		m.endSource(id)
@@ -243,7 +273,7 @@ func (m *Machine) manifest(s *held) handoff.Manifest {
 	a := m.engine.attach
 	man := handoff.Manifest{ID: s.ID, Key: s.Key, Label: s.Label, Model: modelDigest(a.Model),
 		Geometry: geometryDigest(m.lead.roster.Geometry), WeightsEpoch: m.epoch(), BlockTokens: a.Capacity.BlockTokens}
-	if e := s.Export(); e != nil {
+	if e := s.Whole(); e != nil {
 		man.Tokens, man.Position, man.Resume, man.WeightsEpoch = e.Tokens, e.Position, e.Resume, e.WeightsEpoch
 	}
 	return man

@@ -16,10 +16,7 @@ func (m *Machine) fenced(f handoff.Fenced) {
 	}
 	e.fenced = f.N
 	for _, p := range m.sortedPins() {
-		if p.Fence > 0 && m.clear(p.Fence) {
-			p.Fence = 0
-			m.statePin(p)
-		}
+		m.statePin(p)
 	}
 	m.submitReads()
 }
@@ -27,7 +24,13 @@ func (m *Machine) fenced(f handoff.Fenced) {
 // clear reports whether no step behind fence n can write its memory any more.
 func (m *Machine) clear(n uint64) bool { return n <= m.engine.fenced }
 
-// statePin tells the leader of a pin whose memory stands still.
+// statePin tells the leader of a pin, or what a part adds to it, whose memory stands still.
 func (m *Machine) statePin(p *handoff.Pin) {
-	m.toLeader(handoff.Pinned{Label: p.Label, Pin: p.Info, WeightsEpoch: p.WeightsEpoch})
+	for {
+		msg, ok := p.Clear(m.engine.fenced)
+		if !ok {
+			return
+		}
+		m.toLeader(msg)
+	}
 }

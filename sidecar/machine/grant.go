@@ -36,7 +36,7 @@ func (m *Machine) askGrant(e AskGrant) {
 		return
 	}
 	m.lent++
-	m.do(Granted{e.Grant, p.Info})
+	m.do(Granted{e.Grant, p.Info, p.Extent.Of(p.Info.Tokens)})
 }
 
 // Grants counts the grants that were given, and those of them that have not ended.

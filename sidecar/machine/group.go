@@ -62,6 +62,12 @@ func (m *Machine) fromPeer(p handoff.Member, msg handoff.PeerMessage) {
 		m.checked(p, msg)
 	case handoff.Geometry:
 		m.geometry(p, msg)
+	case handoff.Part:
+		if own {
+			m.grows(p, msg)
+			return
+		}
+		m.part(p, msg)
 	case handoff.Open, handoff.Done, handoff.Withdraw, handoff.Opened, handoff.DoneAck:
 		if !m.leads() {
 			m.refuse(p, msg, NotLeader)
@@ -205,7 +211,7 @@ func (m *Machine) pass(d handoff.Decision) {
 	}
 	switch d.Kind {
 	case handoff.Reserve:
-		m.dests[d.N] = handoff.NewDest(d)
+		m.dests[d.N] = m.reserving(d)
 		m.engine.asked[d.N] = true
 	case handoff.Admit, handoff.ReleaseQuarantine:
 		m.endDest(d.Of)
@@ -219,7 +225,7 @@ func (m *Machine) pass(d handoff.Decision) {
 		m.engine.attach.Draining = d.Draining(m.engine.attach.Draining)
 	}
 	m.engine.tail = m.engine.tail.Add(d)
-	d.Members, d.Sources = nil, nil
+	d.Members, d.Sources, d.Extent = nil, nil, handoff.Extent{More: d.More}
 	m.toEngine(d)
 	if m.leads() && m.lead.roster != nil {
 		// Rank 0's engine reads its session in order: whatever Through follows, it holds d.

@@ -137,7 +137,8 @@ func (m *Machine) find(i *importing) {
 		return
 	}
 	i.Open(plan)
-	m.do(ToPeer{i.Source, handoff.Open{ID: i.ID(), Key: i.Import.Manifest.Key, Importer: i.importer, Attempt: i.Attempt, Plan: plan}})
+	m.do(ToPeer{i.Source, handoff.Open{ID: i.ID(), Key: i.Import.Manifest.Key, Importer: i.importer, Attempt: i.Attempt, Plan: plan,
+		Parts: m.readsParts()}})
 }
 
 // known returns the geometry of the launch that p leads, or asks for it and returns nil.
@@ -173,7 +174,7 @@ func (m *Machine) sourceDown(p handoff.Member) {
 		delete(m.lead.groups, p)
 	}
 	for _, i := range slices.Clone(m.lead.imports) {
-		if i.Source == p && (i.State() == handoff.Opening || i.State() == handoff.Consuming) {
+		if i.Source == p && (i.State() == handoff.Opening || i.State() == handoff.Consuming || i.Awaits()) {
 			m.failImport(i, fmt.Errorf("%w: session to %v ended", handoff.ErrPeer, p))
 		}
 	}
@@ -203,6 +204,10 @@ func roster(p handoff.Member, ms []handoff.Member) bool {
 // opened takes the source's answer and queues the import for blocks.
 func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 	i := m.importOf(o.ID, o.Attempt)
+	if i != nil && i.Source == p && i.Awaits() && o.Status == handoff.Gone {
+		m.failImport(i, fmt.Errorf("%w: %v ended before all of it was exported", handoff.ErrGone, o.ID))
+		return
+	}
 	if i == nil || i.Source != p || i.State() != handoff.Opening {
 		m.refuse(p, o, Unmatched)
 		return
@@ -304,7 +309,11 @@ func (m *Machine) doneAnswered(p handoff.Member, a handoff.DoneAck) {
 		m.failImport(i, err)
 		return
 	}
-	i.Admit(m.decideAll(handoff.Decision{Kind: handoff.Admit, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN}), m.now)
+	d := handoff.Decision{Kind: handoff.Admit, ID: i.ID(), Attempt: i.Attempt, Of: i.ReserveN}
+	if i.Late {
+		d.Resume = i.Opened.Resume
+	}
+	i.Admit(m.decideAll(d), m.now)
 }
 
 func (m *Machine) admitted(i *importing) {

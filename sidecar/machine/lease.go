@@ -5,26 +5,44 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
-// lease starts the lease, gives each rank its own later deadline, and shows the manifest.
-// A hand-off whose export asks for more than one lease is renewed up to that.
+// lease starts the lease and gives each rank its own later deadline. While parts leave it
+// lasts as an announcement does; a hand-off whose export asks for more than one lease is
+// renewed up to that.
 func (m *Machine) lease(s *held) {
-	hold := s.Export().MaxHold
-	if hold <= 0 {
-		hold = m.cfg.Lease
+	hold := m.cfg.MaxHold
+	if s.Complete() {
+		hold = m.holdOf(s)
 	}
-	waiting := s.Lease(m.now, m.cfg.Lease, min(hold, m.cfg.MaxHold))
+	waiting := s.Lease(m.now, m.cfg.Lease, hold)
 	m.lead.schedule(s)
 	for _, p := range s.Pins() {
 		m.do(ToPeer{m.lead.roster.Members[p.Rank],
 			handoff.Leased{ID: s.ID, Label: s.Label, Pin: p.Pin, Hold: s.Deadline() - m.now + m.cfg.Margin}})
 	}
+	if s.Growing() {
+		m.begun(s)
+	} else {
+		m.exported(s)
+	}
+	for _, o := range waiting {
+		m.answerOpen(s, o)
+	}
+}
+
+func (m *Machine) holdOf(s *held) Now {
+	hold := s.Export().MaxHold
+	if hold <= 0 {
+		hold = m.cfg.Lease
+	}
+	return min(hold, m.cfg.MaxHold)
+}
+
+// exported shows the manifest of what every rank pins whole.
+func (m *Machine) exported(s *held) {
 	man := m.manifest(s)
 	m.toEngine(handoff.Exported{Label: s.Label, Manifest: man})
 	m.do(Notify{Notice{Kind: NoticeExported, Label: s.Label, Manifest: &man, ID: s.ID}})
 	m.publish(events.Exported, events.Event{Handoff: s.ID.String(), Label: s.Label})
-	for _, o := range waiting {
-		m.answerOpen(s, o)
-	}
 }
 
 // renewLeases asks every rank to hold longer what is half-way through its lease.

@@ -8,9 +8,9 @@
 // states), launch.go and recover.go (roster, the group's sequence, and what is left of a
 // leader before), group.go (who may say what, and a rank under its leader), export.go,
 // grant.go, lease.go and offer.go (source side: pins, packs, leases, answers to importers),
-// importer.go, queue.go and outcome.go (importing leader: its way, and how it ends), pull.go,
-// stuck.go and fence.go (a rank's share of an import, and its memory), weights.go, action.go,
-// await.go, drain.go and reset.go (what control planes ask of a whole group),
+// importer.go, queue.go and outcome.go (importing leader: its way, and how it ends), parts.go
+// (what leaves before it is whole, on either side), plan.go, pull.go, stuck.go and fence.go (a
+// rank's share of an import, and its memory), weights.go, action.go, await.go, drain.go and reset.go (what control planes ask of a whole group),
 // peers.go (sessions and links), list.go (what a leader is asked). meets.go, meetings.go
 // and load.go only look: they are for simulations and tests.
 package machine

@@ -20,6 +20,8 @@ func (m *Machine) meetsEngine(msg handoff.FromEngine, dst []Pair) []Pair {
 		return label(msg.Label, inAnnounce)
 	case handoff.Export:
 		return label(msg.Label, inExport)
+	case handoff.ExportPart:
+		return label(msg.Label, inExportPart)
 	case handoff.ReleaseExport:
 		return label(msg.Label, inRelease)
 	case handoff.Import:
@@ -54,6 +56,14 @@ func (m *Machine) meetsPeer(p handoff.Member, msg handoff.PeerMessage, dst []Pai
 			}
 		}
 		return append(dst, pairOf(destHalf, absent, in))
+	case handoff.Part:
+		switch {
+		case p.Group != m.cfg.Self.Group && m.leads():
+			return append(dst, m.leaderPair(m.importOf(msg.ID, msg.Attempt), inParts))
+		case p.Group == m.cfg.Self.Group && m.joined && p == m.boss:
+			return append(dst, m.destPair(msg.Reserve, inPart))
+		}
+		return dst
 	case handoff.Leased, handoff.Extend, handoff.Unpin, handoff.Decision:
 		if m.joined && p == m.boss {
 			return m.meetsLeader(msg, dst)

@@ -38,6 +38,7 @@ const ( // of a source
 	inExtended
 	inSourceWeights
 	inSourceReset
+	inExportPart
 	sourceInputs
 )
 
@@ -73,6 +74,7 @@ const ( // of a destination rank
 	inLinksLost
 	inEngineDown
 	inFenced
+	inPart
 	destInputs
 )
 
@@ -94,6 +96,7 @@ const ( // of an importing leader
 	inGroupBreaks
 	inWeights
 	inReset
+	inParts
 	leaderInputs
 )
 
@@ -137,15 +140,15 @@ var halves = [numHalves]struct {
 	inputs []string
 }{
 	{"source", 0, []string{"absent", "announced", "leasing", "over"},
-		[]string{"Announce", "Export", "Pinned", "Open", "Done", "Withdraw", "Release", "lease-ends", "group-breaks", "Extended", "SetWeightsEpoch", "Reset"}},
+		[]string{"Announce", "Export", "Pinned", "Open", "Done", "Withdraw", "Release", "lease-ends", "group-breaks", "Extended", "SetWeightsEpoch", "Reset", "ExportPart"}},
 	{"pin", sourcePairs, []string{"absent", "waiting", "leased", "leaving"},
 		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down", "Extend", "Fenced", "AskGrant", "GrantEnded", "packer-exited"}},
 	{"dest", sourcePairs + pinPairs, []string{"absent", "reserving", "linking", "moving", "good", "bad", "quarantine"},
 		[]string{"Reserve", "Admit", "Drop", "ReleaseQuarantine", "Reserved", "full", "copied", "copy-failed", "held", "gone", "linked", "link-failed",
-			"source-down", "links-lost", "engine-down", "Fenced"}},
+			"source-down", "links-lost", "engine-down", "Fenced", "Part"}},
 	{"leader", sourcePairs + pinPairs + destPairs, []string{"absent", "finding", "opening", "waiting", "granting", "pulling", "consuming", "admitting", "draining"},
 		[]string{"Import", "Abort", "opened", "pending", "not-opened", "granted", "full", "landed", "failed", "done", "not-done", "Applied", "source-lost",
-			"deadline", "group-breaks", "SetWeightsEpoch", "Reset"}},
+			"deadline", "group-breaks", "SetWeightsEpoch", "Reset", "Part"}},
 	{"launch", sourcePairs + pinPairs + destPairs + leaderPairs, []string{"none", "gathering", "standing", "broken"},
 		[]string{"mapped", "Join", "member-down", "Held", "Applied", "engine-down", "Lifecycle", "Drain", "Acked"}},
 }

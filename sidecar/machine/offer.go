@@ -100,7 +100,7 @@ func (m *Machine) answerWaiting(p handoff.Member) {
 
 // answerOpen sends to the importer's leader, which asked for itself.
 func (m *Machine) answerOpen(s *held, o handoff.Open) {
-	to := handoff.Member{Group: o.Importer.Group, Rank: 0, Incarnation: o.Importer.Leader}
+	to := leaderBy(o.Importer)
 	a := s.Open(m.now, o)
 	if a.Status == handoff.OK {
 		a.Members = m.lead.roster.Members

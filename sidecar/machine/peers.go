@@ -119,7 +119,7 @@ func (m *Machine) needs(p handoff.Member) bool {
 func (m *Machine) awaited(p handoff.Member) bool {
 	for _, d := range m.dests {
 		if (d.State() == handoff.Linking || d.State() == handoff.Moving) &&
-			slices.ContainsFunc(d.Reads, func(r handoff.Read) bool { return r.From == p && r.Ticket == 0 }) {
+			slices.ContainsFunc(d.Reads, func(r handoff.Read) bool { return r.From == p && r.Waits() }) {
 			return true
 		}
 	}
@@ -288,7 +288,7 @@ func (m *Machine) linkRefused(p handoff.Member, pin handoff.PinID, why string) {
 	for _, n := range m.sortedDests() {
 		d := m.dests[n]
 		for _, r := range d.Reads {
-			if r.From == p && r.Source.Pin == pin && r.Ticket == 0 {
+			if r.From == p && r.Source.Pin == pin && r.Waits() {
 				d.Fail(fmt.Sprintf("buffers of %v: %s", p, why))
 			}
 		}

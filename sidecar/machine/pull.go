@@ -8,9 +8,7 @@ import (
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
-	"github.com/batonkv/baton/transfer/layout/float"
 	"github.com/batonkv/baton/transfer/lower"
-	"github.com/batonkv/baton/transfer/reshard"
 )
 
 // ticket is one open pull.
@@ -18,83 +16,6 @@ type ticket struct {
 	reserve uint64 // key of its Dest
 	peer    handoff.Member
 	link    *link
-}
-
-// maxGeometries bounds the geometries of other groups that a rank keeps. Leader and
-// rank count alike: what the leader thinks was shown, the rank has.
-const maxGeometries = 256
-
-// sourceGroup is another group's geometry with what was planned from it. A zero
-// digest: asked, not here yet.
-type sourceGroup struct {
-	geometry  handoff.Geometry
-	digest    handoff.Digest
-	plan      *reshard.Plan
-	own       handoff.Digest // geometry of this group that plan leads to
-	templates map[uint32]*lower.Template
-	again     handoff.Instance // asked anew for this launch: the answer stands for it, whichever it is
-	// When the other group imports from this one: digest of the plan into it.
-	into, intoOwn handoff.Digest
-}
-
-func geometryDigest(g handoff.Geometry) handoff.Digest {
-	return handoff.Digest(layout.GeometryDigest(g.Model, g.Shards))
-}
-
-// planFrom plans from g into this group, once per pair of geometries.
-func (m *Machine) planFrom(g *sourceGroup) (handoff.Digest, error) {
-	if m.member == nil {
-		return handoff.Digest{}, fmt.Errorf("%w: no roster", handoff.ErrNotReady)
-	}
-	own := geometryDigest(m.member.Geometry)
-	if g.plan == nil || g.own != own {
-		p, err := plan(m.member.Geometry, g.geometry)
-		if err != nil {
-			return handoff.Digest{}, err
-		}
-		g.plan, g.own, g.templates = p, own, map[uint32]*lower.Template{}
-	}
-	return handoff.Digest(g.plan.Digest()), nil
-}
-
-// plan is what both sides compute: from a source geometry into a destination geometry.
-func plan(dst, src handoff.Geometry) (*reshard.Plan, error) {
-	if !slices.Equal(dst.Model.States, src.Model.States) {
-		return nil, fmt.Errorf("%w: groups %s and %s state different tensors", handoff.ErrModel, src.Group, dst.Group)
-	}
-	p, err := reshard.New(dst.Model, src.Shards, dst.Shards)
-	if err != nil {
-		return nil, fmt.Errorf("%w: from group %s to %s: %w", handoff.ErrPlan, src.Group, dst.Group, err)
-	}
-	if err := convertible(p, dst, src); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-// convertible refuses a plan whose types no copier converts: a pull that its Fits refuses
-// has cost both groups their blocks, so it is said before Open.
-func convertible(p *reshard.Plan, dst, src handoff.Geometry) error {
-	for pair := range p.Pairs() {
-		for part := range p.Parts(uint32(pair)) {
-			if !float.Converts(part.From.DType, part.To.DType) {
-				return fmt.Errorf("%w: state %q is %v in group %s and %v in group %s, and no copier converts: launch both groups with one type of it",
-					handoff.ErrPlan, dst.Model.States[part.To.State].Name, part.From.DType, src.Group, part.To.DType, dst.Group)
-			}
-		}
-	}
-	return nil
-}
-
-func (g *sourceGroup) template(pair uint32) (*lower.Template, error) {
-	if t := g.templates[pair]; t != nil {
-		return t, nil
-	}
-	t, err := lower.New(g.plan, pair)
-	if err == nil {
-		g.templates[pair] = t
-	}
-	return t, err
 }
 
 // wantGeometry answers with this group's geometry, once there is one.
@@ -218,53 +139,78 @@ func (m *Machine) reads(d handoff.Decision, r handoff.Reserved) ([]handoff.Read,
 			return nil, fmt.Errorf("%w: no pin of source rank %d", handoff.ErrPlan, pair.Src)
 		}
 		read := handoff.Read{Source: d.Sources[pair.Src], From: d.Members[pair.Src], Pair: uint32(i)}
-		t, err := g.template(read.Pair)
+		all := handoff.Piece{Tokens: layout.Span{Lo: r.Cached, Hi: d.Tokens}, Whole: true}
+		t, err := g.template(read.Pair, all)
 		if err != nil {
 			return nil, err
 		}
-		n, err := t.Bytes(job(d, r, read))
-		if err != nil {
-			return nil, err
+		some := t.PerRequest() || t.Paged() && r.Cached < d.Tokens
+		if !d.More { // else the tables grow
+			n, err := t.Bytes(job(d, r, read, all))
+			if err != nil {
+				return nil, err
+			}
+			some = n > 0
 		}
-		if n > 0 {
+		if some {
 			out = append(out, read)
 		}
 	}
 	return out, nil
 }
 
-func job(d handoff.Decision, r handoff.Reserved, read handoff.Read) lower.Job {
+func job(d handoff.Decision, r handoff.Reserved, read handoff.Read, p handoff.Piece) lower.Job {
 	return lower.Job{Handoff: d.ID.Bytes(), Pair: read.Pair, SrcBlocks: read.Source.Blocks, DstBlocks: r.Blocks,
-		SrcSlot: read.Source.Slot, DstSlot: r.Slot, Tokens: layout.Span{Lo: r.Cached, Hi: d.Tokens}}
+		SrcSlot: read.Source.Slot, DstSlot: r.Slot, Tokens: p.Tokens}
 }
 
-// submit pulls what d still must read, whose link stands and whose memory no step of the
-// engine writes any more.
+// submit pulls what d may read, whose link stands and whose memory no step of the engine
+// writes any more: one pull of each source rank at a time.
 func (m *Machine) submit(d *handoff.Dest) {
 	before := m.lastTkt
-	if d.State() != handoff.Linking && d.State() != handoff.Moving {
-		return
-	}
 	for i := range d.Reads {
-		r := &d.Reads[i]
-		if r.Ticket != 0 || !m.link(r.From, r.Source.Pin) || !m.clear(d.Reserved.Fence) {
-			continue
+		for m.pull(d, i) {
 		}
-		t, err := m.sources[d.D.Source].template(r.Pair)
-		if err != nil {
-			d.Fail(err.Error())
-			return
-		}
-		m.lastTkt++
-		d.Submitted(i, m.lastTkt, m.now)
-		l := m.links[r.From]
-		m.tickets[m.lastTkt] = ticket{d.D.N, r.From, l}
-		l.open++
-		m.do(Pull{m.lastTkt, r.From, t, job(d.D, d.Reserved, *r), d.Check(r), m.sources[d.D.Source].plan})
 	}
 	if m.lastTkt != before {
 		m.publish(events.Moving, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label})
 	}
+}
+
+// pull does the next of read i of d; it reports whether another may follow at once.
+func (m *Machine) pull(d *handoff.Dest, i int) bool {
+	p, ok := d.Next(i)
+	if !ok {
+		return false
+	}
+	r := &d.Reads[i]
+	t, err := m.sources[d.D.Source].template(r.Pair, p)
+	if err != nil {
+		d.Fail(err.Error())
+		return false
+	}
+	j := job(d.D, d.Reserved, *r, p)
+	n, err := t.Bytes(j)
+	switch {
+	case err != nil:
+		d.Fail(err.Error())
+		return false
+	case n == 0:
+		if done := d.Passed(i, p); done != nil {
+			m.do(ToPeer{done.From, d.Check(done)})
+		}
+		return true
+	case !m.link(r.From, r.Source.Pin) || !m.clear(d.Reserved.Fence):
+		return false
+	}
+	m.lastTkt++
+	part := r.Pulls
+	d.Submitted(i, p, m.lastTkt, m.now)
+	l := m.links[r.From]
+	m.tickets[m.lastTkt] = ticket{d.D.N, r.From, l}
+	l.open++
+	m.do(Pull{m.lastTkt, r.From, t, j, d.Check(r), m.sources[d.D.Source].plan, p, part})
+	return false
 }
 
 func (m *Machine) submitReads() {
@@ -292,6 +238,7 @@ func (m *Machine) pullDone(e PullDone) {
 		if r := d.TicketDone(e.Ticket, e.Bytes, why, m.now); r != nil {
 			m.do(ToPeer{r.From, d.Check(r)})
 		}
+		m.submit(d)
 		m.report(d)
 	}
 	m.unmapQuiet()
@@ -376,7 +323,7 @@ func (m *Machine) failReads(p handoff.Member, why string, unproved bool) {
 	for _, n := range m.sortedDests() {
 		d := m.dests[n]
 		for _, r := range d.Reads {
-			if r.From == p && (r.Ticket == 0 || unproved && !r.Proved()) {
+			if r.From == p && (r.Waits() || unproved && !r.Proved()) {
 				d.Fail(why)
 			}
 		}

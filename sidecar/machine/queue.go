@@ -119,7 +119,7 @@ func (m *Machine) reserve(i *importing) {
 	}
 	o := i.Opened
 	n := m.decideAll(handoff.Decision{Kind: handoff.Reserve, ID: i.ID(), Attempt: i.Attempt, Label: i.Import.Label,
-		Tokens: o.Tokens, Hashes: i.hashes, Position: o.Position, Resume: o.Resume,
+		Tokens: o.Tokens, Hashes: i.hashes, Position: o.Position, Resume: o.Resume, Extent: o.Extent,
 		Plan: i.Plan, Source: g.digest, Members: o.Members, Sources: o.Pins})
 	i.Reserve(n, m.now)
 	m.lead.freed = false

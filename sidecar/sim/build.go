@@ -52,7 +52,7 @@ func newWorld(seed uint64, count *Coverage) *world {
 	for i, tps := range w.sides() {
 		for j, tp := range tps {
 			g := &group{w: w, name: fmt.Sprintf("%c%d", "pd"[i], j+1), role: [2]discovery.Role{discovery.Prefill, discovery.Decode}[i],
-				epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2)}
+				epoch: 1, blocks: 5 + w.r.IntN(6), slots: 2 + w.r.IntN(2), old: w.r.IntN(8) == 0}
 			if both && w.r.IntN(2) == 0 {
 				g.role = discovery.Both
 			}
@@ -78,7 +78,7 @@ func (w *world) mood() temper {
 		lease: 12 * time.Second, hold: 24 * time.Second, margin: 3 * time.Second, keep: 40 * time.Second,
 		failing: w.r.IntN(8), links: w.r.IntN(8), hang: w.r.IntN(10), fenced: w.r.IntN(20), rivals: 1, early: 30, policy: handoff.WeightsRefuse,
 		step: w.between(time.Millisecond, 20*time.Millisecond), stale: w.r.IntN(4), plain: w.r.IntN(5) == 0, staged: w.r.IntN(4) == 0,
-		copies: 15, packs: 8, pack: 6 * time.Second, pinch: 3}
+		parts: 30, copies: 15, packs: 8, pack: 6 * time.Second, pinch: 3}
 	if w.r.IntN(10) == 0 {
 		t.step = w.between(20*time.Millisecond, 2*time.Second)
 	}
@@ -111,6 +111,9 @@ func (w *world) mood() temper {
 				}
 			})
 		}
+	}
+	if w.r.IntN(4) == 0 {
+		t.parts = 90
 	}
 	if w.r.IntN(8) == 0 {
 		t.policy = handoff.WeightsAllow

@@ -47,10 +47,13 @@ func (w *world) claims(d handoff.Decision, g *group) (out []claim) {
 	return out
 }
 
-// read notes a good copy, while its engine knows the Reserve that it is for.
-func (w *world) read(n *sidecar, t *ticket) {
+// read notes a good copy, while its engine knows the Reserve that it is for. What the source
+// said of its pin before a copy began proves nothing of it.
+func (w *world) read(n *sidecar, t *ticket, good bool) {
 	if r := t.into.reserves[t.own]; r != nil {
-		w.book.read[proof{claim{id: r.d.ID, attempt: r.d.Attempt}, n.self.Incarnation, t.p.Peer.Incarnation}] = true
+		p := proof{claim{id: r.d.ID, attempt: r.d.Attempt}, n.self.Incarnation, t.p.Peer.Incarnation}
+		w.book.read[p] = good
+		w.book.proved[p] = w.book.proved[p] && good
 	}
 }
 
@@ -63,6 +66,9 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 		e := n.eng
 		if n.ghost != nil {
 			e = n.ghost
+		}
+		if old, ok := n.pins[m.Pin.Pin]; ok && m.Part > 1 {
+			m.Pin.Blocks = slices.Concat(old.info.Blocks, m.Pin.Blocks)
 		}
 		if e != nil && len(m.Pin.Blocks) > 0 {
 			tag = e.cells[m.Pin.Blocks[0]].own
@@ -190,6 +196,9 @@ func (w *world) checkDecided(e *engine, d handoff.Decision) {
 func (w *world) checkAdmit(e *engine, d handoff.Decision, r *reserve) {
 	w.checkQuiet(e, d.Of)
 	tag := tagOf(r.d)
+	if r.d.More {
+		tag = tagOf(d)
+	}
 	p := w.prompts[tag]
 	w.checkConsumed(e, d, p)
 	if w.temper.policy == handoff.WeightsRefuse && e.epoch != p.epoch {

@@ -73,7 +73,7 @@ type conn struct {
 // launch starts an engine on every seat.
 func (g *group) launch() {
 	w := g.w
-	g.instance, g.ending, g.through, g.decided, g.decoding, g.ends, g.freed = handoff.Instance(w.r.Uint64()|1), false, 0, nil, nil, nil, map[string]uint64{}
+	g.instance, g.ending, g.through, g.decided, g.decoding, g.ends, g.freed, g.grows = handoff.Instance(w.r.Uint64()|1), false, 0, nil, nil, nil, map[string]uint64{}, nil
 	g.launched++
 	w.tell("group %s is LAUNCHED", g.name)
 	for _, s := range g.seats {
@@ -183,7 +183,7 @@ func (e *engine) attach() {
 		Model: handoff.ModelIdentity{Name: "test", Layout: w.model(), WeightsEpoch: e.epoch}, Weights: w.temper.policy, Shards: shardsOf(e.rank, g.tp())[:len(w.model().States)],
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
 		Capacity: handoff.Capacity{Blocks: int32(g.blocks), Slots: int32(g.slots), BlockTokens: blockTokens}, Scheduler: handoff.SchedulerRank,
-		Draining: e.draining, Pins: e.labels(), Imports: slices.Clone(e.imports), Held: e.last, Applied: e.applied, Decisions: slices.Clone(e.kept)}
+		Draining: e.draining, Parts: !g.old, Pins: e.labels(), Imports: slices.Clone(e.imports), Held: e.last, Applied: e.applied, Decisions: slices.Clone(e.kept)}
 	c.say(a)
 }
 

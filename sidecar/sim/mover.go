@@ -75,6 +75,7 @@ func (n *sidecar) pull(f machine.Pull) {
 	}
 	n.tickets = append(n.tickets, t)
 	n.checkWrite(t)
+	w.read(n, t, false)
 	if w.temper.staged {
 		n.pullStaged(t)
 		return
@@ -120,10 +121,10 @@ func (n *sidecar) copy(t *ticket) {
 		}
 	}
 	j := t.p.Job
-	for i := int(j.Tokens.Lo) / blockTokens; i < len(j.DstBlocks); i++ {
+	for i := j.Tokens.Lo / blockTokens; i < blocksFor(j.Tokens.Hi) && !j.Tokens.Empty(); i++ {
 		put(int(j.DstBlocks[i]), int(j.SrcBlocks[i]))
 	}
-	if j.DstSlot >= 0 {
+	if j.DstSlot >= 0 && t.p.Piece.Whole {
 		put(t.into.blocks+int(j.DstSlot), from.blocks+int(j.SrcSlot))
 	}
 }
@@ -144,7 +145,7 @@ func (n *sidecar) settle(t *ticket, err error) {
 	n.tickets = slices.DeleteFunc(n.tickets, func(o *ticket) bool { return o == t })
 	t.link.open--
 	if err == nil {
-		n.w.read(n, t)
+		n.w.read(n, t, true)
 	}
 	n.w.after(0, n, func() { n.step(machine.PullDone{Ticket: t.p.Ticket, Bytes: 1, Err: err}) })
 }

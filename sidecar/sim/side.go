@@ -177,6 +177,7 @@ func (n *sidecar) carry(f machine.Effect) {
 		w.hit(MoverKilled)
 		w.after(0, n, n.restartMover)
 	case machine.Granted:
+		n.checkGrant(f)
 		n.pinchGrant(f.Pin.Pin)
 		w.after(0, n, func() { n.stage.source(staged.Granted{Grant: f.Grant}) })
 	case machine.GrantRefused:

@@ -88,10 +88,10 @@ func jobOf(n *sidecar, t *ticket, from handoff.Member) staged.Job {
 func (n *sidecar) pullStaged(t *ticket) {
 	s, j := n.staging(), t.p.Job
 	l := &load{t: t, by: n.self}
-	for i := int(j.Tokens.Lo) / blockTokens; i < len(j.DstBlocks); i++ {
+	for i := j.Tokens.Lo / blockTokens; i < blocksFor(j.Tokens.Hi) && !j.Tokens.Empty(); i++ {
 		l.cells = append(l.cells, [2]int{int(j.DstBlocks[i]), int(j.SrcBlocks[i])})
 	}
-	if j.DstSlot >= 0 {
+	if j.DstSlot >= 0 && t.p.Piece.Whole {
 		l.cells = append(l.cells, [2]int{t.into.blocks + int(j.DstSlot), t.link.eng.blocks + int(j.SrcSlot)})
 	}
 	from := n.w.life(t.p.Peer.Incarnation)

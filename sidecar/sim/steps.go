@@ -49,6 +49,7 @@ func (g *group) step() {
 		g.seats[0].eng.conn.say(handoff.Freed{Blocks: freed})
 	}
 	g.export()
+	g.grow()
 }
 
 // giveLetGo frees what every rank that has it was told to let go.

@@ -129,6 +129,9 @@ func (g *group) pinned(tag int) bool {
 		}
 	}
 	w.prompts[tag].epoch = g.seats[0].eng.epoch
+	inParts := w.chance(w.temper.parts)
+	var blocks [][]int32
+	var slots []int32
 	x := handoff.Export{Label: p.label, Tokens: p.tokens, Position: p.tokens, Copies: p.copies, MaxHold: p.hold,
 		WeightsEpoch: g.seats[0].eng.epoch, Salt: p.salt}
 	for _, s := range g.seats {
@@ -139,6 +142,10 @@ func (g *group) pinned(tag int) bool {
 			}
 			return false
 		}
+		if inParts {
+			blocks, slots = append(blocks, x.Blocks), append(slots, x.Slot)
+			continue
+		}
 		own := func(c *cell) bool { return c.own == exported|uint64(tag) }
 		if x.Fence = e.fence(x.Blocks, x.Slot, own, uint32(tag)); x.Fence == 0 {
 			e.fill(own, uint32(tag))
@@ -148,6 +155,9 @@ func (g *group) pinned(tag int) bool {
 			x.Resume.Tokens = []int32{int32(tag)}
 		}
 		e.conn.say(x)
+	}
+	if inParts {
+		g.inParts(tag, x, blocks, slots)
 	}
 	return true
 }
@@ -208,7 +218,7 @@ func (w *world) tagged(g *group, label string) int {
 // show is a manifest that users come to see: some of them import it.
 func (w *world) show(m handoff.Manifest, g *group) {
 	tag := w.tagged(g, m.Label)
-	if m.Tokens > 0 {
+	if len(m.Resume.Tokens) > 0 {
 		tag = int(m.Resume.Tokens[0])
 		w.prompts[tag].shown = true
 	}

@@ -61,7 +61,7 @@ func short(m any) string {
 	case handoff.Exported:
 		return fmt.Sprintf("Exported{%q as %v}", m.Label, m.Manifest.ID)
 	case handoff.Opened:
-		return fmt.Sprintf("Opened{%v attempt %d: %v %s}", m.ID, m.Attempt, m.Status, m.Why)
+		return fmt.Sprintf("Opened{%v attempt %d: %v %s %v}", m.ID, m.Attempt, m.Status, m.Why, m.Extent)
 	case handoff.Open:
 		return fmt.Sprintf("Open{%v attempt %d}", m.ID, m.Attempt)
 	case handoff.Done:
@@ -79,7 +79,11 @@ func short(m any) string {
 	case handoff.RankReserved:
 		return fmt.Sprintf("RankReserved{%d full %v cached %d}", m.Reserved.N, m.Reserved.Full, m.Reserved.Cached)
 	case handoff.Export:
-		return fmt.Sprintf("Export{%q blocks %v slot %d tokens %d copies %d hold %v}", m.Label, m.Blocks, m.Slot, m.Tokens, m.Copies, m.MaxHold)
+		return fmt.Sprintf("Export{%q blocks %v slot %d tokens %d copies %d hold %v after %d parts}", m.Label, m.Blocks, m.Slot, m.Tokens, m.Copies, m.MaxHold, m.Parts)
+	case handoff.ExportPart:
+		return fmt.Sprintf("ExportPart{%q part %d blocks %v of %d tokens reach %v fence %d}", m.Label, m.Part, m.Blocks, m.Tokens, m.Reach, m.Fence)
+	case handoff.Part:
+		return fmt.Sprintf("Part{%v attempt %d of %d: %v}", m.ID, m.Attempt, m.Reserve, m.Extent)
 	case handoff.Import:
 		return fmt.Sprintf("Import{%v as %q}", m.Manifest.ID, m.Label)
 	}

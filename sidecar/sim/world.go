@@ -80,6 +80,7 @@ type temper struct {
 	staged                    bool          // no two groups share a host
 	plain                     bool          // the model has no state per request
 	policy                    handoff.WeightsPolicy
+	parts                     int           // percent of exports that leave in parts
 	hang                      int           // percent of copies that hang
 	copies                    int           // percent of copies that are slow
 	packs                     int           // percent of packs that are
@@ -172,6 +173,7 @@ type group struct {
 	launched      int // launches so far
 	blocks, slots int // of each engine
 	ending        bool
+	old           bool // its engines read no parts
 
 	through  uint64 // what rank 0's engine broadcasts in its next step
 	stepping bool   // a step is due
@@ -180,7 +182,8 @@ type group struct {
 	epoch    uint64            // of the weights that its engines were launched with
 	decoding []uint64          // admitted and not ended, by Reserve
 	ends     []uint64          // end in the next step
-	wanted   []int             // tags of prompts that wait to be exported
+	grows    []*growing
+	wanted   []int // tags of prompts that wait to be exported
 	labels   int
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 
+	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/reshard"
 )
 
@@ -45,6 +46,28 @@ func New(p *reshard.Plan, pair uint32) (*Template, error) {
 	if len(t.bodies) == 0 {
 		return nil, fmt.Errorf("%w: %d: the plan has %d", ErrPair, pair, len(p.Pairs()))
 	}
+	return t.done()
+}
+
+// Paged lowers what the pair-th pair of p moves of these layers of its paged states, counted
+// within each state. That may be nothing: then Bytes of every job is 0.
+func Paged(p *reshard.Plan, pair uint32, layers layout.Span) (*Template, error) {
+	if int(pair) >= len(p.Pairs()) {
+		return nil, fmt.Errorf("%w: %d: the plan has %d", ErrPair, pair, len(p.Pairs()))
+	}
+	t := &Template{pair: pair, ranks: p.Pairs()[pair]}
+	m := p.Model()
+	for part := range p.Parts(pair) {
+		part.Box.Layers = part.Box.Layers.Intersect(layers)
+		if m.States[part.State].Paging == layout.PerBlock && !part.Box.Empty() {
+			t.bodies = bodiesOf(m, part, t.bodies)
+		}
+	}
+	return t.done()
+}
+
+// done checks the bodies of a new template and joins them.
+func (t *Template) done() (*Template, error) {
 	for i := range t.bodies { // before merging, so that merging cannot overflow
 		if err := t.bodies[i].check(); err != nil {
 			return nil, fmt.Errorf("%w: pair %+v: %w", ErrTemplate, t.ranks, err)

@@ -46,6 +46,7 @@ type Job struct {
 	Handoff [16]byte
 	Attempt uint64
 	Pair    uint32 // index of the pair of ranks in the plan
+	Part    uint32 // counts the pulls of the pair
 }
 
 // Pin names the source memory of a job, as the hand-off's Opened answer did.

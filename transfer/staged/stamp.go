@@ -51,6 +51,7 @@ func (s Stamp) encode(magic uint32, body int64) (b [StampBytes]byte) {
 	copy(b[8:24], s.Job.Handoff[:])
 	le.PutUint64(b[24:], s.Job.Attempt)
 	le.PutUint32(b[32:], uint32(s.Seq))
+	le.PutUint32(b[36:], s.Job.Part)
 	le.PutUint64(b[40:], s.Offer)
 	le.PutUint64(b[48:], uint64(body))
 	return b

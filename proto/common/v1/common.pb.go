@@ -1327,7 +1327,10 @@ type Attach struct {
 	Imports []string      `protobuf:"bytes,15,rep,name=imports,proto3" json:"imports,omitempty"`
 	Weights WeightsPolicy `protobuf:"varint,16,opt,name=weights,proto3,enum=baton.common.v1.WeightsPolicy" json:"weights,omitempty"`
 	// The newest of the decisions applied that is about intake stopped it.
-	Draining      bool `protobuf:"varint,17,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,17,opt,name=draining,proto3" json:"draining,omitempty"`
+	// It takes a Reserve before its hand-off is exported whole, and the resume packet with
+	// Admit.
+	Parts         bool `protobuf:"varint,18,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1477,6 +1480,13 @@ func (x *Attach) GetWeights() WeightsPolicy {
 func (x *Attach) GetDraining() bool {
 	if x != nil {
 		return x.Draining
+	}
+	return false
+}
+
+func (x *Attach) GetParts() bool {
+	if x != nil {
+		return x.Parts
 	}
 	return false
 }
@@ -1842,6 +1852,132 @@ func (x *PinInfo) GetPosition() int32 {
 	return 0
 }
 
+// Reach says how much of a prompt's paged states may be read: all layers of the first tokens,
+// and so many layers, counted within each state, of those up to ahead.
+type Reach struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        int32                  `protobuf:"varint,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Ahead         int32                  `protobuf:"varint,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Layers        int32                  `protobuf:"varint,3,opt,name=layers,proto3" json:"layers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reach) Reset() {
+	*x = Reach{}
+	mi := &file_common_v1_common_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reach) ProtoMessage() {}
+
+func (x *Reach) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reach.ProtoReflect.Descriptor instead.
+func (*Reach) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Reach) GetTokens() int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Reach) GetAhead() int32 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+func (x *Reach) GetLayers() int32 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+// Extent says how much of a hand-off may be read; left out, it was exported whole.
+type Extent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Parts follow; what is per request comes with the last one.
+	More bool `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`
+	// Parts so far.
+	Part uint32 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"`
+	// While more.
+	Reach         *Reach `protobuf:"bytes,3,opt,name=reach,proto3" json:"reach,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extent) Reset() {
+	*x = Extent{}
+	mi := &file_common_v1_common_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extent) ProtoMessage() {}
+
+func (x *Extent) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extent.ProtoReflect.Descriptor instead.
+func (*Extent) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Extent) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *Extent) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *Extent) GetReach() *Reach {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
+}
+
 // Decision is a leader's numbered word. Every rank applies decisions in order.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1872,14 +2008,17 @@ type Decision struct {
 	// Every rank applied decisions 1 to settled.
 	Settled uint64 `protobuf:"varint,16,opt,name=settled,proto3" json:"settled,omitempty"`
 	// Lifecycle only.
-	Action        Action `protobuf:"varint,17,opt,name=action,proto3,enum=baton.common.v1.Action" json:"action,omitempty"`
+	Action Action `protobuf:"varint,17,opt,name=action,proto3,enum=baton.common.v1.Action" json:"action,omitempty"`
+	// Reserve only: of sources. With more the resume packet comes with Admit; engines see
+	// nothing else of it.
+	Extent        *Extent `protobuf:"bytes,18,opt,name=extent,proto3" json:"extent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2030,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2043,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Decision) GetN() uint64 {
@@ -2026,6 +2165,13 @@ func (x *Decision) GetAction() Action {
 	return Action_ACTION_UNSPECIFIED
 }
 
+func (x *Decision) GetExtent() *Extent {
+	if x != nil {
+		return x.Extent
+	}
+	return nil
+}
+
 // Reserved answers a Reserve once it was applied.
 type Reserved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2050,7 +2196,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2208,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2221,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Reserved) GetN() uint64 {
@@ -2147,7 +2293,7 @@ type LifecycleAck struct {
 
 func (x *LifecycleAck) Reset() {
 	*x = LifecycleAck{}
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2305,7 @@ func (x *LifecycleAck) String() string {
 func (*LifecycleAck) ProtoMessage() {}
 
 func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2318,7 @@ func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleAck.ProtoReflect.Descriptor instead.
 func (*LifecycleAck) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LifecycleAck) GetN() uint64 {
@@ -2205,7 +2351,7 @@ type Import struct {
 
 func (x *Import) Reset() {
 	*x = Import{}
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2363,7 @@ func (x *Import) String() string {
 func (*Import) ProtoMessage() {}
 
 func (x *Import) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2376,7 @@ func (x *Import) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Import.ProtoReflect.Descriptor instead.
 func (*Import) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Import) GetLabel() string {
@@ -2277,7 +2423,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2435,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2448,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Imported) GetLabel() string {
@@ -2362,7 +2508,7 @@ type Phases struct {
 
 func (x *Phases) Reset() {
 	*x = Phases{}
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2374,7 +2520,7 @@ func (x *Phases) String() string {
 func (*Phases) ProtoMessage() {}
 
 func (x *Phases) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2387,7 +2533,7 @@ func (x *Phases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phases.ProtoReflect.Descriptor instead.
 func (*Phases) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Phases) GetOpenNs() int64 {
@@ -2446,7 +2592,7 @@ type Transport struct {
 
 func (x *Transport) Reset() {
 	*x = Transport{}
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2604,7 @@ func (x *Transport) String() string {
 func (*Transport) ProtoMessage() {}
 
 func (x *Transport) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2617,7 @@ func (x *Transport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transport.ProtoReflect.Descriptor instead.
 func (*Transport) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Transport) GetName() string {
@@ -2517,7 +2663,7 @@ type LinkEnd struct {
 
 func (x *LinkEnd) Reset() {
 	*x = LinkEnd{}
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2675,7 @@ func (x *LinkEnd) String() string {
 func (*LinkEnd) ProtoMessage() {}
 
 func (x *LinkEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2688,7 @@ func (x *LinkEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkEnd.ProtoReflect.Descriptor instead.
 func (*LinkEnd) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LinkEnd) GetTransports() []*Transport {
@@ -2657,7 +2803,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"BufferDecl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03off\x18\x02 \x01(\x03R\x03off\x12\x10\n" +
-	"\x03len\x18\x03 \x01(\x03R\x03len\"\x8f\x05\n" +
+	"\x03len\x18\x03 \x01(\x03R\x03len\"\xa5\x05\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x12\n" +
@@ -2676,7 +2822,8 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\tdecisions\x18\x0e \x03(\v2\x19.baton.common.v1.DecisionR\tdecisions\x12\x18\n" +
 	"\aimports\x18\x0f \x03(\tR\aimports\x128\n" +
 	"\aweights\x18\x10 \x01(\x0e2\x1e.baton.common.v1.WeightsPolicyR\aweights\x12\x1a\n" +
-	"\bdraining\x18\x11 \x01(\bR\bdraining\"N\n" +
+	"\bdraining\x18\x11 \x01(\bR\bdraining\x12\x14\n" +
+	"\x05parts\x18\x12 \x01(\bR\x05parts\"N\n" +
 	"\x04Salt\x12\x12\n" +
 	"\x04lora\x18\x01 \x01(\tR\x04lora\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -2707,7 +2854,15 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06blocks\x18\x04 \x03(\x05R\x06blocks\x12\x12\n" +
 	"\x04slot\x18\x05 \x01(\x11R\x04slot\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x05R\x06tokens\x12\x1a\n" +
-	"\bposition\x18\a \x01(\x05R\bposition\"\xb7\x04\n" +
+	"\bposition\x18\a \x01(\x05R\bposition\"M\n" +
+	"\x05Reach\x12\x16\n" +
+	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x14\n" +
+	"\x05ahead\x18\x02 \x01(\x05R\x05ahead\x12\x16\n" +
+	"\x06layers\x18\x03 \x01(\x05R\x06layers\"^\n" +
+	"\x06Extent\x12\x12\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\x12\x12\n" +
+	"\x04part\x18\x02 \x01(\rR\x04part\x12,\n" +
+	"\x05reach\x18\x03 \x01(\v2\x16.baton.common.v1.ReachR\x05reach\"\xe8\x04\n" +
 	"\bDecision\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.baton.common.v1.DecisionKindR\x04kind\x12*\n" +
@@ -2726,7 +2881,8 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x02of\x18\x0e \x01(\x04R\x02of\x12#\n" +
 	"\rweights_epoch\x18\x0f \x01(\x04R\fweightsEpoch\x12\x18\n" +
 	"\asettled\x18\x10 \x01(\x04R\asettled\x12/\n" +
-	"\x06action\x18\x11 \x01(\x0e2\x17.baton.common.v1.ActionR\x06action\"\xb0\x01\n" +
+	"\x06action\x18\x11 \x01(\x0e2\x17.baton.common.v1.ActionR\x06action\x12/\n" +
+	"\x06extent\x18\x12 \x01(\v2\x17.baton.common.v1.ExtentR\x06extent\"\xb0\x01\n" +
 	"\bReserved\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12\x10\n" +
@@ -2832,7 +2988,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
@@ -2859,14 +3015,16 @@ var file_common_v1_common_proto_goTypes = []any{
 	(*Resume)(nil),        // 22: baton.common.v1.Resume
 	(*Manifest)(nil),      // 23: baton.common.v1.Manifest
 	(*PinInfo)(nil),       // 24: baton.common.v1.PinInfo
-	(*Decision)(nil),      // 25: baton.common.v1.Decision
-	(*Reserved)(nil),      // 26: baton.common.v1.Reserved
-	(*LifecycleAck)(nil),  // 27: baton.common.v1.LifecycleAck
-	(*Import)(nil),        // 28: baton.common.v1.Import
-	(*Imported)(nil),      // 29: baton.common.v1.Imported
-	(*Phases)(nil),        // 30: baton.common.v1.Phases
-	(*Transport)(nil),     // 31: baton.common.v1.Transport
-	(*LinkEnd)(nil),       // 32: baton.common.v1.LinkEnd
+	(*Reach)(nil),         // 25: baton.common.v1.Reach
+	(*Extent)(nil),        // 26: baton.common.v1.Extent
+	(*Decision)(nil),      // 27: baton.common.v1.Decision
+	(*Reserved)(nil),      // 28: baton.common.v1.Reserved
+	(*LifecycleAck)(nil),  // 29: baton.common.v1.LifecycleAck
+	(*Import)(nil),        // 30: baton.common.v1.Import
+	(*Imported)(nil),      // 31: baton.common.v1.Imported
+	(*Phases)(nil),        // 32: baton.common.v1.Phases
+	(*Transport)(nil),     // 33: baton.common.v1.Transport
+	(*LinkEnd)(nil),       // 34: baton.common.v1.LinkEnd
 }
 var file_common_v1_common_proto_depIdxs = []int32{
 	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
@@ -2883,26 +3041,28 @@ var file_common_v1_common_proto_depIdxs = []int32{
 	18, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
 	2,  // 12: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
 	3,  // 13: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
-	25, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
+	27, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
 	4,  // 15: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
 	9,  // 16: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
 	22, // 17: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
-	5,  // 18: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
-	9,  // 19: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
-	22, // 20: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
-	8,  // 21: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
-	24, // 22: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
-	6,  // 23: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
-	7,  // 24: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
-	23, // 25: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	9,  // 26: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	30, // 27: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	31, // 28: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	25, // 18: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
+	5,  // 19: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
+	9,  // 20: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
+	22, // 21: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
+	8,  // 22: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
+	24, // 23: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
+	6,  // 24: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
+	26, // 25: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
+	7,  // 26: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
+	23, // 27: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	9,  // 28: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	32, // 29: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	33, // 30: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -2916,7 +3076,7 @@ func file_common_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -42,6 +42,7 @@ type FromEngine struct {
 	//	*FromEngine_ReleaseExport
 	//	*FromEngine_Fenced
 	//	*FromEngine_LifecycleAck
+	//	*FromEngine_ExportPart
 	Message       isFromEngine_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -201,6 +202,15 @@ func (x *FromEngine) GetLifecycleAck() *v1.LifecycleAck {
 	return nil
 }
 
+func (x *FromEngine) GetExportPart() *ExportPart {
+	if x != nil {
+		if x, ok := x.Message.(*FromEngine_ExportPart); ok {
+			return x.ExportPart
+		}
+	}
+	return nil
+}
+
 type isFromEngine_Message interface {
 	isFromEngine_Message()
 }
@@ -257,6 +267,10 @@ type FromEngine_LifecycleAck struct {
 	LifecycleAck *v1.LifecycleAck `protobuf:"bytes,14,opt,name=lifecycle_ack,json=lifecycleAck,proto3,oneof"`
 }
 
+type FromEngine_ExportPart struct {
+	ExportPart *ExportPart `protobuf:"bytes,15,opt,name=export_part,json=exportPart,proto3,oneof"`
+}
+
 func (*FromEngine_Attach) isFromEngine_Message() {}
 
 func (*FromEngine_BuffersReady) isFromEngine_Message() {}
@@ -282,6 +296,8 @@ func (*FromEngine_ReleaseExport) isFromEngine_Message() {}
 func (*FromEngine_Fenced) isFromEngine_Message() {}
 
 func (*FromEngine_LifecycleAck) isFromEngine_Message() {}
+
+func (*FromEngine_ExportPart) isFromEngine_Message() {}
 
 type ToEngine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -566,7 +582,9 @@ type Export struct {
 	WeightsEpoch uint64   `protobuf:"varint,9,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
 	Salt         *v1.Salt `protobuf:"bytes,10,opt,name=salt,proto3" json:"salt,omitempty"`
 	// The memory may be read once fenced says so; 0: at once.
-	Fence         uint64 `protobuf:"varint,11,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence uint64 `protobuf:"varint,11,opt,name=fence,proto3" json:"fence,omitempty"`
+	// How many ExportParts of the label it closes; 0: it is exported whole.
+	Parts         uint32 `protobuf:"varint,12,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -678,6 +696,130 @@ func (x *Export) GetFence() uint64 {
 	return 0
 }
 
+func (x *Export) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+// ExportPart pins what is computed of a prompt while the rest is. Every rank says the same
+// parts in the same order; Export closes them, ReleaseExport gives them up.
+type ExportPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Label string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	// From 1.
+	Part uint32 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"`
+	// Behind those that earlier parts named.
+	Blocks []int32 `protobuf:"varint,3,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	// Of the whole prompt.
+	Tokens int32 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Of the per-request state when Export comes.
+	Position int32 `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
+	// What is computed; it grows.
+	Reach *v1.Reach `protobuf:"bytes,6,opt,name=reach,proto3" json:"reach,omitempty"`
+	// Of the engine at the request's first token.
+	WeightsEpoch uint64   `protobuf:"varint,7,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	Salt         *v1.Salt `protobuf:"bytes,8,opt,name=salt,proto3" json:"salt,omitempty"`
+	// What this part adds may be read once fenced says so; 0: at once.
+	Fence         uint64 `protobuf:"varint,9,opt,name=fence,proto3" json:"fence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportPart) Reset() {
+	*x = ExportPart{}
+	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportPart) ProtoMessage() {}
+
+func (x *ExportPart) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportPart.ProtoReflect.Descriptor instead.
+func (*ExportPart) Descriptor() ([]byte, []int) {
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ExportPart) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *ExportPart) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *ExportPart) GetBlocks() []int32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *ExportPart) GetTokens() int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ExportPart) GetPosition() int32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *ExportPart) GetReach() *v1.Reach {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
+}
+
+func (x *ExportPart) GetWeightsEpoch() uint64 {
+	if x != nil {
+		return x.WeightsEpoch
+	}
+	return 0
+}
+
+func (x *ExportPart) GetSalt() *v1.Salt {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
+func (x *ExportPart) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
 // Fenced says that the engine's steps behind fences 1 to n have ended.
 type Fenced struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -688,7 +830,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	mi := &file_engine_v1_engine_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +842,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[5]
+	mi := &file_engine_v1_engine_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +855,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{5}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Fenced) GetN() uint64 {
@@ -733,7 +875,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_engine_v1_engine_proto_msgTypes[6]
+	mi := &file_engine_v1_engine_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +887,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[6]
+	mi := &file_engine_v1_engine_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +900,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{6}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Held) GetN() uint64 {
@@ -778,7 +920,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_engine_v1_engine_proto_msgTypes[7]
+	mi := &file_engine_v1_engine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +932,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[7]
+	mi := &file_engine_v1_engine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +945,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{7}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Applied) GetN() uint64 {
@@ -824,7 +966,7 @@ type Freed struct {
 
 func (x *Freed) Reset() {
 	*x = Freed{}
-	mi := &file_engine_v1_engine_proto_msgTypes[8]
+	mi := &file_engine_v1_engine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +978,7 @@ func (x *Freed) String() string {
 func (*Freed) ProtoMessage() {}
 
 func (x *Freed) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[8]
+	mi := &file_engine_v1_engine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +991,7 @@ func (x *Freed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Freed.ProtoReflect.Descriptor instead.
 func (*Freed) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{8}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Freed) GetBlocks() int32 {
@@ -876,7 +1018,7 @@ type AbortImport struct {
 
 func (x *AbortImport) Reset() {
 	*x = AbortImport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_engine_v1_engine_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +1030,7 @@ func (x *AbortImport) String() string {
 func (*AbortImport) ProtoMessage() {}
 
 func (x *AbortImport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[9]
+	mi := &file_engine_v1_engine_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +1043,7 @@ func (x *AbortImport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortImport.ProtoReflect.Descriptor instead.
 func (*AbortImport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{9}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AbortImport) GetLabel() string {
@@ -921,7 +1063,7 @@ type ReleaseExport struct {
 
 func (x *ReleaseExport) Reset() {
 	*x = ReleaseExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_engine_v1_engine_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1075,7 @@ func (x *ReleaseExport) String() string {
 func (*ReleaseExport) ProtoMessage() {}
 
 func (x *ReleaseExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[10]
+	mi := &file_engine_v1_engine_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1088,7 @@ func (x *ReleaseExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseExport.ProtoReflect.Descriptor instead.
 func (*ReleaseExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{10}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReleaseExport) GetLabel() string {
@@ -969,7 +1111,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1123,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[11]
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1136,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Attached) GetIncarnation() uint64 {
@@ -1022,7 +1164,7 @@ type MoverStarted struct {
 
 func (x *MoverStarted) Reset() {
 	*x = MoverStarted{}
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1176,7 @@ func (x *MoverStarted) String() string {
 func (*MoverStarted) ProtoMessage() {}
 
 func (x *MoverStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1189,7 @@ func (x *MoverStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoverStarted.ProtoReflect.Descriptor instead.
 func (*MoverStarted) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MoverStarted) GetPid() int32 {
@@ -1059,16 +1201,18 @@ func (x *MoverStarted) GetPid() int32 {
 
 // Exported hands rank 0's engine the manifest of label.
 type Exported struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
-	Manifest      *v1.Manifest           `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Label    string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
+	Manifest *v1.Manifest           `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// The first part is pinned by all ranks; another Exported follows the last.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exported) Reset() {
 	*x = Exported{}
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1224,7 @@ func (x *Exported) String() string {
 func (*Exported) ProtoMessage() {}
 
 func (x *Exported) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1237,7 @@ func (x *Exported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exported.ProtoReflect.Descriptor instead.
 func (*Exported) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Exported) GetLabel() string {
@@ -1110,6 +1254,13 @@ func (x *Exported) GetManifest() *v1.Manifest {
 	return nil
 }
 
+func (x *Exported) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // Through tells rank 0's engine that every rank holds decisions 1 to n: it broadcasts
 // n in its own step, and all ranks apply through n in that step.
 type Through struct {
@@ -1121,7 +1272,7 @@ type Through struct {
 
 func (x *Through) Reset() {
 	*x = Through{}
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1284,7 @@ func (x *Through) String() string {
 func (*Through) ProtoMessage() {}
 
 func (x *Through) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1297,7 @@ func (x *Through) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Through.ProtoReflect.Descriptor instead.
 func (*Through) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Through) GetN() uint64 {
@@ -1168,7 +1319,7 @@ type UnpinExport struct {
 
 func (x *UnpinExport) Reset() {
 	*x = UnpinExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1331,7 @@ func (x *UnpinExport) String() string {
 func (*UnpinExport) ProtoMessage() {}
 
 func (x *UnpinExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1344,7 @@ func (x *UnpinExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinExport.ProtoReflect.Descriptor instead.
 func (*UnpinExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UnpinExport) GetLabel() string {
@@ -1223,7 +1374,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1386,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1399,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Failed) GetLabel() string {
@@ -1276,7 +1427,7 @@ var File_engine_v1_engine_proto protoreflect.FileDescriptor
 
 const file_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\x95\x06\n" +
+	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\xd5\x06\n" +
 	"\n" +
 	"FromEngine\x121\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachH\x00R\x06attach\x12D\n" +
@@ -1291,7 +1442,9 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\fabort_import\x18\v \x01(\v2\x1c.baton.engine.v1.AbortImportH\x00R\vabortImport\x12G\n" +
 	"\x0erelease_export\x18\f \x01(\v2\x1e.baton.engine.v1.ReleaseExportH\x00R\rreleaseExport\x121\n" +
 	"\x06fenced\x18\r \x01(\v2\x17.baton.engine.v1.FencedH\x00R\x06fenced\x12D\n" +
-	"\rlifecycle_ack\x18\x0e \x01(\v2\x1d.baton.common.v1.LifecycleAckH\x00R\flifecycleAckB\t\n" +
+	"\rlifecycle_ack\x18\x0e \x01(\v2\x1d.baton.common.v1.LifecycleAckH\x00R\flifecycleAck\x12>\n" +
+	"\vexport_part\x18\x0f \x01(\v2\x1b.baton.engine.v1.ExportPartH\x00R\n" +
+	"exportPartB\t\n" +
 	"\amessageJ\x04\b\n" +
 	"\x10\v\"\xf1\x03\n" +
 	"\bToEngine\x127\n" +
@@ -1306,7 +1459,7 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\amessageJ\x04\b\x06\x10\a\"\x0e\n" +
 	"\fBuffersReady\" \n" +
 	"\bAnnounce\x12\x14\n" +
-	"\x05label\x18\x01 \x01(\tR\x05label\"\xcd\x02\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\"\xe3\x02\n" +
 	"\x06Export\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x05R\x06blocks\x12\x12\n" +
@@ -1319,7 +1472,19 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\rweights_epoch\x18\t \x01(\x04R\fweightsEpoch\x12)\n" +
 	"\x04salt\x18\n" +
 	" \x01(\v2\x15.baton.common.v1.SaltR\x04salt\x12\x14\n" +
-	"\x05fence\x18\v \x01(\x04R\x05fence\"\x16\n" +
+	"\x05fence\x18\v \x01(\x04R\x05fence\x12\x14\n" +
+	"\x05parts\x18\f \x01(\rR\x05parts\"\x96\x02\n" +
+	"\n" +
+	"ExportPart\x12\x14\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\x12\x12\n" +
+	"\x04part\x18\x02 \x01(\rR\x04part\x12\x16\n" +
+	"\x06blocks\x18\x03 \x03(\x05R\x06blocks\x12\x16\n" +
+	"\x06tokens\x18\x04 \x01(\x05R\x06tokens\x12\x1a\n" +
+	"\bposition\x18\x05 \x01(\x05R\bposition\x12,\n" +
+	"\x05reach\x18\x06 \x01(\v2\x16.baton.common.v1.ReachR\x05reach\x12#\n" +
+	"\rweights_epoch\x18\a \x01(\x04R\fweightsEpoch\x12)\n" +
+	"\x04salt\x18\b \x01(\v2\x15.baton.common.v1.SaltR\x04salt\x12\x14\n" +
+	"\x05fence\x18\t \x01(\x04R\x05fence\"\x16\n" +
 	"\x06Fenced\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"\x14\n" +
 	"\x04Held\x12\f\n" +
@@ -1337,10 +1502,11 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x15\n" +
 	"\x06fd_key\x18\x02 \x01(\x06R\x05fdKey\" \n" +
 	"\fMoverStarted\x12\x10\n" +
-	"\x03pid\x18\x01 \x01(\x05R\x03pid\"W\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\"k\n" +
 	"\bExported\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x125\n" +
-	"\bmanifest\x18\x02 \x01(\v2\x19.baton.common.v1.ManifestR\bmanifest\"\x17\n" +
+	"\bmanifest\x18\x02 \x01(\v2\x19.baton.common.v1.ManifestR\bmanifest\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x17\n" +
 	"\aThrough\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"O\n" +
 	"\vUnpinExport\x12\x14\n" +
@@ -1366,71 +1532,76 @@ func file_engine_v1_engine_proto_rawDescGZIP() []byte {
 	return file_engine_v1_engine_proto_rawDescData
 }
 
-var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_engine_v1_engine_proto_goTypes = []any{
 	(*FromEngine)(nil),      // 0: baton.engine.v1.FromEngine
 	(*ToEngine)(nil),        // 1: baton.engine.v1.ToEngine
 	(*BuffersReady)(nil),    // 2: baton.engine.v1.BuffersReady
 	(*Announce)(nil),        // 3: baton.engine.v1.Announce
 	(*Export)(nil),          // 4: baton.engine.v1.Export
-	(*Fenced)(nil),          // 5: baton.engine.v1.Fenced
-	(*Held)(nil),            // 6: baton.engine.v1.Held
-	(*Applied)(nil),         // 7: baton.engine.v1.Applied
-	(*Freed)(nil),           // 8: baton.engine.v1.Freed
-	(*AbortImport)(nil),     // 9: baton.engine.v1.AbortImport
-	(*ReleaseExport)(nil),   // 10: baton.engine.v1.ReleaseExport
-	(*Attached)(nil),        // 11: baton.engine.v1.Attached
-	(*MoverStarted)(nil),    // 12: baton.engine.v1.MoverStarted
-	(*Exported)(nil),        // 13: baton.engine.v1.Exported
-	(*Through)(nil),         // 14: baton.engine.v1.Through
-	(*UnpinExport)(nil),     // 15: baton.engine.v1.UnpinExport
-	(*Failed)(nil),          // 16: baton.engine.v1.Failed
-	(*v1.Attach)(nil),       // 17: baton.common.v1.Attach
-	(*v1.Import)(nil),       // 18: baton.common.v1.Import
-	(*v1.Reserved)(nil),     // 19: baton.common.v1.Reserved
-	(*v1.LifecycleAck)(nil), // 20: baton.common.v1.LifecycleAck
-	(*v1.Decision)(nil),     // 21: baton.common.v1.Decision
-	(*v1.Imported)(nil),     // 22: baton.common.v1.Imported
-	(*v1.Resume)(nil),       // 23: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 24: baton.common.v1.Salt
-	(*v1.Manifest)(nil),     // 25: baton.common.v1.Manifest
-	(*v1.HandoffID)(nil),    // 26: baton.common.v1.HandoffID
-	(*v1.Error)(nil),        // 27: baton.common.v1.Error
+	(*ExportPart)(nil),      // 5: baton.engine.v1.ExportPart
+	(*Fenced)(nil),          // 6: baton.engine.v1.Fenced
+	(*Held)(nil),            // 7: baton.engine.v1.Held
+	(*Applied)(nil),         // 8: baton.engine.v1.Applied
+	(*Freed)(nil),           // 9: baton.engine.v1.Freed
+	(*AbortImport)(nil),     // 10: baton.engine.v1.AbortImport
+	(*ReleaseExport)(nil),   // 11: baton.engine.v1.ReleaseExport
+	(*Attached)(nil),        // 12: baton.engine.v1.Attached
+	(*MoverStarted)(nil),    // 13: baton.engine.v1.MoverStarted
+	(*Exported)(nil),        // 14: baton.engine.v1.Exported
+	(*Through)(nil),         // 15: baton.engine.v1.Through
+	(*UnpinExport)(nil),     // 16: baton.engine.v1.UnpinExport
+	(*Failed)(nil),          // 17: baton.engine.v1.Failed
+	(*v1.Attach)(nil),       // 18: baton.common.v1.Attach
+	(*v1.Import)(nil),       // 19: baton.common.v1.Import
+	(*v1.Reserved)(nil),     // 20: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 21: baton.common.v1.LifecycleAck
+	(*v1.Decision)(nil),     // 22: baton.common.v1.Decision
+	(*v1.Imported)(nil),     // 23: baton.common.v1.Imported
+	(*v1.Resume)(nil),       // 24: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 25: baton.common.v1.Salt
+	(*v1.Reach)(nil),        // 26: baton.common.v1.Reach
+	(*v1.Manifest)(nil),     // 27: baton.common.v1.Manifest
+	(*v1.HandoffID)(nil),    // 28: baton.common.v1.HandoffID
+	(*v1.Error)(nil),        // 29: baton.common.v1.Error
 }
 var file_engine_v1_engine_proto_depIdxs = []int32{
-	17, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
+	18, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
 	2,  // 1: baton.engine.v1.FromEngine.buffers_ready:type_name -> baton.engine.v1.BuffersReady
 	3,  // 2: baton.engine.v1.FromEngine.announce:type_name -> baton.engine.v1.Announce
 	4,  // 3: baton.engine.v1.FromEngine.export:type_name -> baton.engine.v1.Export
-	18, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
-	6,  // 5: baton.engine.v1.FromEngine.held:type_name -> baton.engine.v1.Held
-	7,  // 6: baton.engine.v1.FromEngine.applied:type_name -> baton.engine.v1.Applied
-	19, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
-	8,  // 8: baton.engine.v1.FromEngine.freed:type_name -> baton.engine.v1.Freed
-	9,  // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
-	10, // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
-	5,  // 11: baton.engine.v1.FromEngine.fenced:type_name -> baton.engine.v1.Fenced
-	20, // 12: baton.engine.v1.FromEngine.lifecycle_ack:type_name -> baton.common.v1.LifecycleAck
-	11, // 13: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
-	12, // 14: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
-	13, // 15: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
-	21, // 16: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
-	14, // 17: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
-	15, // 18: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
-	22, // 19: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
-	16, // 20: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
-	23, // 21: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
-	24, // 22: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
-	25, // 23: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
-	26, // 24: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
-	27, // 25: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
-	0,  // 26: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
-	1,  // 27: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
-	27, // [27:28] is the sub-list for method output_type
-	26, // [26:27] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	19, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
+	7,  // 5: baton.engine.v1.FromEngine.held:type_name -> baton.engine.v1.Held
+	8,  // 6: baton.engine.v1.FromEngine.applied:type_name -> baton.engine.v1.Applied
+	20, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
+	9,  // 8: baton.engine.v1.FromEngine.freed:type_name -> baton.engine.v1.Freed
+	10, // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
+	11, // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
+	6,  // 11: baton.engine.v1.FromEngine.fenced:type_name -> baton.engine.v1.Fenced
+	21, // 12: baton.engine.v1.FromEngine.lifecycle_ack:type_name -> baton.common.v1.LifecycleAck
+	5,  // 13: baton.engine.v1.FromEngine.export_part:type_name -> baton.engine.v1.ExportPart
+	12, // 14: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
+	13, // 15: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
+	14, // 16: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
+	22, // 17: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
+	15, // 18: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
+	16, // 19: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
+	23, // 20: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
+	17, // 21: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
+	24, // 22: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
+	25, // 23: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
+	26, // 24: baton.engine.v1.ExportPart.reach:type_name -> baton.common.v1.Reach
+	25, // 25: baton.engine.v1.ExportPart.salt:type_name -> baton.common.v1.Salt
+	27, // 26: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
+	28, // 27: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
+	29, // 28: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
+	0,  // 29: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
+	1,  // 30: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
+	30, // [30:31] is the sub-list for method output_type
+	29, // [29:30] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_engine_v1_engine_proto_init() }
@@ -1452,6 +1623,7 @@ func file_engine_v1_engine_proto_init() {
 		(*FromEngine_ReleaseExport)(nil),
 		(*FromEngine_Fenced)(nil),
 		(*FromEngine_LifecycleAck)(nil),
+		(*FromEngine_ExportPart)(nil),
 	}
 	file_engine_v1_engine_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToEngine_Attached)(nil),
@@ -1469,7 +1641,7 @@ func file_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_v1_engine_proto_rawDesc), len(file_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

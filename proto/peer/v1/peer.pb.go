@@ -120,6 +120,7 @@ type PeerMessage struct {
 	//	*PeerMessage_StagedCredit
 	//	*PeerMessage_StagedStop
 	//	*PeerMessage_StagedGone
+	//	*PeerMessage_Part
 	Message       isPeerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,6 +433,15 @@ func (x *PeerMessage) GetStagedGone() *StagedGone {
 	return nil
 }
 
+func (x *PeerMessage) GetPart() *Part {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_Part); ok {
+			return x.Part
+		}
+	}
+	return nil
+}
+
 type isPeerMessage_Message interface {
 	isPeerMessage_Message()
 }
@@ -560,6 +570,11 @@ type PeerMessage_StagedGone struct {
 	StagedGone *StagedGone `protobuf:"bytes,32,opt,name=staged_gone,json=stagedGone,proto3,oneof"`
 }
 
+type PeerMessage_Part struct {
+	// Between leaders, and of an importing leader to its ranks.
+	Part *Part `protobuf:"bytes,33,opt,name=part,proto3,oneof"`
+}
+
 func (*PeerMessage_Hello) isPeerMessage_Message() {}
 
 func (*PeerMessage_Join) isPeerMessage_Message() {}
@@ -619,6 +634,8 @@ func (*PeerMessage_StagedCredit) isPeerMessage_Message() {}
 func (*PeerMessage_StagedStop) isPeerMessage_Message() {}
 
 func (*PeerMessage_StagedGone) isPeerMessage_Message() {}
+
+func (*PeerMessage_Part) isPeerMessage_Message() {}
 
 // Hello fixes who speaks on a session.
 type Hello struct {
@@ -898,13 +915,15 @@ func (x *Geometry) GetMembers() []*v1.Member {
 	return nil
 }
 
-// Pinned tells the leader that a rank's engine exported label.
+// Pinned tells the leader that a rank's engine exported label, or a part of it: then the
+// pin's blocks are those behind the ones told before.
 type Pinned struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Label string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
 	Pin   *v1.PinInfo            `protobuf:"bytes,2,opt,name=pin,proto3" json:"pin,omitempty"`
 	// Of the weights that made the state.
-	WeightsEpoch  uint64 `protobuf:"varint,3,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	WeightsEpoch  uint64     `protobuf:"varint,3,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
+	Extent        *v1.Extent `protobuf:"bytes,4,opt,name=extent,proto3" json:"extent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -958,6 +977,13 @@ func (x *Pinned) GetWeightsEpoch() uint64 {
 		return x.WeightsEpoch
 	}
 	return 0
+}
+
+func (x *Pinned) GetExtent() *v1.Extent {
+	if x != nil {
+		return x.Extent
+	}
+	return nil
 }
 
 // Leased gives a rank's pin its hand-off and its own deadline.
@@ -1745,7 +1771,9 @@ type Open struct {
 	// From 1, over all hand-offs of the importer.
 	Attempt uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// SHA-256 of the importer's plan, 32 bytes.
-	Plan          []byte `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan []byte `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
+	// The importer reads what is not exported whole.
+	Parts         bool `protobuf:"varint,6,opt,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1815,6 +1843,13 @@ func (x *Open) GetPlan() []byte {
 	return nil
 }
 
+func (x *Open) GetParts() bool {
+	if x != nil {
+		return x.Parts
+	}
+	return false
+}
+
 // Opened answers Open.
 type Opened struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1830,10 +1865,12 @@ type Opened struct {
 	WeightsEpoch uint64        `protobuf:"varint,8,opt,name=weights_epoch,json=weightsEpoch,proto3" json:"weights_epoch,omitempty"`
 	// Prompt tokens whose state is held, position and resume packet: the truth, since a
 	// manifest passes through clients.
-	Tokens        int32      `protobuf:"varint,9,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	Position      int32      `protobuf:"varint,10,opt,name=position,proto3" json:"position,omitempty"`
-	Resume        *v1.Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
-	Salt          *v1.Salt   `protobuf:"bytes,12,opt,name=salt,proto3" json:"salt,omitempty"`
+	Tokens   int32      `protobuf:"varint,9,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Position int32      `protobuf:"varint,10,opt,name=position,proto3" json:"position,omitempty"`
+	Resume   *v1.Resume `protobuf:"bytes,11,opt,name=resume,proto3" json:"resume,omitempty"`
+	Salt     *v1.Salt   `protobuf:"bytes,12,opt,name=salt,proto3" json:"salt,omitempty"`
+	// Of pins. With more, Part tells of each later part.
+	Extent        *v1.Extent `protobuf:"bytes,13,opt,name=extent,proto3" json:"extent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1952,6 +1989,101 @@ func (x *Opened) GetSalt() *v1.Salt {
 	return nil
 }
 
+func (x *Opened) GetExtent() *v1.Extent {
+	if x != nil {
+		return x.Extent
+	}
+	return nil
+}
+
+// Part tells what may be read since the part before.
+type Part struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Attempt uint64                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The Reserve decision, to a rank; 0 between leaders.
+	Reserve uint64 `protobuf:"varint,3,opt,name=reserve,proto3" json:"reserve,omitempty"`
+	// By rank; blocks are those behind the ones named before.
+	Pins   []*v1.PinInfo `protobuf:"bytes,4,rep,name=pins,proto3" json:"pins,omitempty"`
+	Extent *v1.Extent    `protobuf:"bytes,5,opt,name=extent,proto3" json:"extent,omitempty"`
+	// Of the last part, between leaders.
+	Resume        *v1.Resume `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Part) Reset() {
+	*x = Part{}
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Part) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Part) ProtoMessage() {}
+
+func (x *Part) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Part.ProtoReflect.Descriptor instead.
+func (*Part) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Part) GetId() *v1.HandoffID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Part) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Part) GetReserve() uint64 {
+	if x != nil {
+		return x.Reserve
+	}
+	return 0
+}
+
+func (x *Part) GetPins() []*v1.PinInfo {
+	if x != nil {
+		return x.Pins
+	}
+	return nil
+}
+
+func (x *Part) GetExtent() *v1.Extent {
+	if x != nil {
+		return x.Extent
+	}
+	return nil
+}
+
+func (x *Part) GetResume() *v1.Resume {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
 // Check asks a source rank whether a pin that was read is still held.
 type Check struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1965,7 +2097,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2109,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2122,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Check) GetId() *v1.HandoffID {
@@ -2032,7 +2164,7 @@ type Checked struct {
 
 func (x *Checked) Reset() {
 	*x = Checked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2176,7 @@ func (x *Checked) String() string {
 func (*Checked) ProtoMessage() {}
 
 func (x *Checked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2189,7 @@ func (x *Checked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checked.ProtoReflect.Descriptor instead.
 func (*Checked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Checked) GetCheck() *Check {
@@ -2086,7 +2218,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2230,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2243,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Done) GetId() *v1.HandoffID {
@@ -2147,7 +2279,7 @@ type DoneAck struct {
 
 func (x *DoneAck) Reset() {
 	*x = DoneAck{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2291,7 @@ func (x *DoneAck) String() string {
 func (*DoneAck) ProtoMessage() {}
 
 func (x *DoneAck) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2304,7 @@ func (x *DoneAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneAck.ProtoReflect.Descriptor instead.
 func (*DoneAck) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DoneAck) GetId() *v1.HandoffID {
@@ -2208,7 +2340,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2352,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2365,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Withdraw) GetId() *v1.HandoffID {
@@ -2264,14 +2396,16 @@ type StagedJob struct {
 	Handoff []byte `protobuf:"bytes,1,opt,name=handoff,proto3" json:"handoff,omitempty"`
 	Attempt uint64 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Index of the pair of ranks in the plan.
-	Pair          uint32 `protobuf:"varint,3,opt,name=pair,proto3" json:"pair,omitempty"`
+	Pair uint32 `protobuf:"varint,3,opt,name=pair,proto3" json:"pair,omitempty"`
+	// Counts the pulls of the pair.
+	Part          uint32 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StagedJob) Reset() {
 	*x = StagedJob{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +2417,7 @@ func (x *StagedJob) String() string {
 func (*StagedJob) ProtoMessage() {}
 
 func (x *StagedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +2430,7 @@ func (x *StagedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedJob.ProtoReflect.Descriptor instead.
 func (*StagedJob) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StagedJob) GetHandoff() []byte {
@@ -2320,6 +2454,13 @@ func (x *StagedJob) GetPair() uint32 {
 	return 0
 }
 
+func (x *StagedJob) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
 // StagedWant asks a source rank for the bytes of one pair of ranks.
 type StagedWant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2332,14 +2473,16 @@ type StagedWant struct {
 	Tokens *v1.Span      `protobuf:"bytes,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Moves  []*StagedMove `protobuf:"bytes,5,rep,name=moves,proto3" json:"moves,omitempty"`
 	// Bytes of a chunk, no more than the source's Buffers said; 0: 1 MiB.
-	Chunk         int64 `protobuf:"varint,6,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Chunk int64 `protobuf:"varint,6,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	// Counts the pulls of the pair.
+	Part          uint32 `protobuf:"varint,7,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StagedWant) Reset() {
 	*x = StagedWant{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2494,7 @@ func (x *StagedWant) String() string {
 func (*StagedWant) ProtoMessage() {}
 
 func (x *StagedWant) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2507,7 @@ func (x *StagedWant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedWant.ProtoReflect.Descriptor instead.
 func (*StagedWant) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StagedWant) GetOf() *Check {
@@ -2409,6 +2552,13 @@ func (x *StagedWant) GetChunk() int64 {
 	return 0
 }
 
+func (x *StagedWant) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
 // StagedMove is one box that the pair moves, as it lies in chunks.
 type StagedMove struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2424,7 +2574,7 @@ type StagedMove struct {
 
 func (x *StagedMove) Reset() {
 	*x = StagedMove{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2586,7 @@ func (x *StagedMove) String() string {
 func (*StagedMove) ProtoMessage() {}
 
 func (x *StagedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2599,7 @@ func (x *StagedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedMove.ProtoReflect.Descriptor instead.
 func (*StagedMove) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StagedMove) GetState() int32 {
@@ -2500,7 +2650,7 @@ type StagedOffer struct {
 
 func (x *StagedOffer) Reset() {
 	*x = StagedOffer{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2662,7 @@ func (x *StagedOffer) String() string {
 func (*StagedOffer) ProtoMessage() {}
 
 func (x *StagedOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2675,7 @@ func (x *StagedOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedOffer.ProtoReflect.Descriptor instead.
 func (*StagedOffer) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StagedOffer) GetJob() *StagedJob {
@@ -2580,7 +2730,7 @@ type StagedCredit struct {
 
 func (x *StagedCredit) Reset() {
 	*x = StagedCredit{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2742,7 @@ func (x *StagedCredit) String() string {
 func (*StagedCredit) ProtoMessage() {}
 
 func (x *StagedCredit) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2755,7 @@ func (x *StagedCredit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedCredit.ProtoReflect.Descriptor instead.
 func (*StagedCredit) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StagedCredit) GetOffer() uint64 {
@@ -2625,7 +2775,7 @@ type StagedStop struct {
 
 func (x *StagedStop) Reset() {
 	*x = StagedStop{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2787,7 @@ func (x *StagedStop) String() string {
 func (*StagedStop) ProtoMessage() {}
 
 func (x *StagedStop) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2800,7 @@ func (x *StagedStop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedStop.ProtoReflect.Descriptor instead.
 func (*StagedStop) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StagedStop) GetJob() *StagedJob {
@@ -2673,7 +2823,7 @@ type StagedGone struct {
 
 func (x *StagedGone) Reset() {
 	*x = StagedGone{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2685,7 +2835,7 @@ func (x *StagedGone) String() string {
 func (*StagedGone) ProtoMessage() {}
 
 func (x *StagedGone) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2698,7 +2848,7 @@ func (x *StagedGone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedGone.ProtoReflect.Descriptor instead.
 func (*StagedGone) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StagedGone) GetJob() *StagedJob {
@@ -2719,7 +2869,7 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\x8c\r\n" +
+	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xb7\r\n" +
 	"\vPeerMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.baton.peer.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x04join\x18\x02 \x01(\v2\x13.baton.peer.v1.JoinH\x00R\x04join\x12/\n" +
@@ -2755,7 +2905,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\vstaged_stop\x18\x1f \x01(\v2\x19.baton.peer.v1.StagedStopH\x00R\n" +
 	"stagedStop\x12<\n" +
 	"\vstaged_gone\x18  \x01(\v2\x19.baton.peer.v1.StagedGoneH\x00R\n" +
-	"stagedGoneB\t\n" +
+	"stagedGone\x12)\n" +
+	"\x04part\x18! \x01(\v2\x13.baton.peer.v1.PartH\x00R\x04partB\t\n" +
 	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"\xa1\x01\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
@@ -2775,11 +2926,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12,\n" +
 	"\x05model\x18\x03 \x01(\v2\x16.baton.common.v1.ModelR\x05model\x12.\n" +
 	"\x06shards\x18\x04 \x03(\v2\x16.baton.common.v1.ShardR\x06shards\x121\n" +
-	"\amembers\x18\x05 \x03(\v2\x17.baton.common.v1.MemberR\amembers\"o\n" +
+	"\amembers\x18\x05 \x03(\v2\x17.baton.common.v1.MemberR\amembers\"\xa0\x01\n" +
 	"\x06Pinned\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12*\n" +
 	"\x03pin\x18\x02 \x01(\v2\x18.baton.common.v1.PinInfoR\x03pin\x12#\n" +
-	"\rweights_epoch\x18\x03 \x01(\x04R\fweightsEpoch\"u\n" +
+	"\rweights_epoch\x18\x03 \x01(\x04R\fweightsEpoch\x12/\n" +
+	"\x06extent\x18\x04 \x01(\v2\x17.baton.common.v1.ExtentR\x06extent\"u\n" +
 	"\x06Leased\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x10\n" +
@@ -2829,13 +2981,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06buffer\x18\x01 \x01(\rR\x06buffer\x12\x10\n" +
 	"\x03len\x18\x02 \x01(\x03R\x03len\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x06R\x03key\x12\x10\n" +
-	"\x03off\x18\x04 \x01(\x03R\x03off\"\xa9\x01\n" +
+	"\x03off\x18\x04 \x01(\x03R\x03off\"\xbf\x01\n" +
 	"\x04Open\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x125\n" +
 	"\bimporter\x18\x03 \x01(\v2\x19.baton.common.v1.ImporterR\bimporter\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x12\n" +
-	"\x04plan\x18\x05 \x01(\fR\x04plan\"\xb9\x03\n" +
+	"\x04plan\x18\x05 \x01(\fR\x04plan\x12\x14\n" +
+	"\x05parts\x18\x06 \x01(\bR\x05parts\"\xea\x03\n" +
 	"\x06Opened\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12-\n" +
@@ -2849,7 +3002,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bposition\x18\n" +
 	" \x01(\x05R\bposition\x12/\n" +
 	"\x06resume\x18\v \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\x12)\n" +
-	"\x04salt\x18\f \x01(\v2\x15.baton.common.v1.SaltR\x04salt\"\x7f\n" +
+	"\x04salt\x18\f \x01(\v2\x15.baton.common.v1.SaltR\x04salt\x12/\n" +
+	"\x06extent\x18\r \x01(\v2\x17.baton.common.v1.ExtentR\x06extent\"\xf6\x01\n" +
+	"\x04Part\x12*\n" +
+	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x18\n" +
+	"\areserve\x18\x03 \x01(\x04R\areserve\x12,\n" +
+	"\x04pins\x18\x04 \x03(\v2\x18.baton.common.v1.PinInfoR\x04pins\x12/\n" +
+	"\x06extent\x18\x05 \x01(\v2\x17.baton.common.v1.ExtentR\x06extent\x12/\n" +
+	"\x06resume\x18\x06 \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\"\x7f\n" +
 	"\x05Check\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x10\n" +
@@ -2871,11 +3032,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bWithdraw\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x125\n" +
 	"\bimporter\x18\x02 \x01(\v2\x19.baton.common.v1.ImporterR\bimporter\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"S\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"g\n" +
 	"\tStagedJob\x12\x18\n" +
 	"\ahandoff\x18\x01 \x01(\fR\ahandoff\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x12\n" +
-	"\x04pair\x18\x03 \x01(\rR\x04pair\"\xd4\x01\n" +
+	"\x04pair\x18\x03 \x01(\rR\x04pair\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\rR\x04part\"\xe8\x01\n" +
 	"\n" +
 	"StagedWant\x12$\n" +
 	"\x02of\x18\x01 \x01(\v2\x14.baton.peer.v1.CheckR\x02of\x12\x12\n" +
@@ -2883,7 +3045,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06chunks\x18\x03 \x01(\x05R\x06chunks\x12-\n" +
 	"\x06tokens\x18\x04 \x01(\v2\x15.baton.common.v1.SpanR\x06tokens\x12/\n" +
 	"\x05moves\x18\x05 \x03(\v2\x19.baton.peer.v1.StagedMoveR\x05moves\x12\x14\n" +
-	"\x05chunk\x18\x06 \x01(\x03R\x05chunk\"\x8c\x01\n" +
+	"\x05chunk\x18\x06 \x01(\x03R\x05chunk\x12\x12\n" +
+	"\x04part\x18\a \x01(\rR\x04part\"\x8c\x01\n" +
 	"\n" +
 	"StagedMove\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\x05R\x05state\x12&\n" +
@@ -2929,7 +3092,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(Status)(0),             // 0: baton.peer.v1.Status
 	(*PeerMessage)(nil),     // 1: baton.peer.v1.PeerMessage
@@ -2953,34 +3116,36 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*BufferCard)(nil),      // 19: baton.peer.v1.BufferCard
 	(*Open)(nil),            // 20: baton.peer.v1.Open
 	(*Opened)(nil),          // 21: baton.peer.v1.Opened
-	(*Check)(nil),           // 22: baton.peer.v1.Check
-	(*Checked)(nil),         // 23: baton.peer.v1.Checked
-	(*Done)(nil),            // 24: baton.peer.v1.Done
-	(*DoneAck)(nil),         // 25: baton.peer.v1.DoneAck
-	(*Withdraw)(nil),        // 26: baton.peer.v1.Withdraw
-	(*StagedJob)(nil),       // 27: baton.peer.v1.StagedJob
-	(*StagedWant)(nil),      // 28: baton.peer.v1.StagedWant
-	(*StagedMove)(nil),      // 29: baton.peer.v1.StagedMove
-	(*StagedOffer)(nil),     // 30: baton.peer.v1.StagedOffer
-	(*StagedCredit)(nil),    // 31: baton.peer.v1.StagedCredit
-	(*StagedStop)(nil),      // 32: baton.peer.v1.StagedStop
-	(*StagedGone)(nil),      // 33: baton.peer.v1.StagedGone
-	(*v1.Decision)(nil),     // 34: baton.common.v1.Decision
-	(*v1.Member)(nil),       // 35: baton.common.v1.Member
-	(*v1.LinkEnd)(nil),      // 36: baton.common.v1.LinkEnd
-	(*v1.Attach)(nil),       // 37: baton.common.v1.Attach
-	(*v1.Model)(nil),        // 38: baton.common.v1.Model
-	(*v1.Shard)(nil),        // 39: baton.common.v1.Shard
-	(*v1.PinInfo)(nil),      // 40: baton.common.v1.PinInfo
-	(*v1.HandoffID)(nil),    // 41: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),     // 42: baton.common.v1.Reserved
-	(*v1.LifecycleAck)(nil), // 43: baton.common.v1.LifecycleAck
-	(*v1.Importer)(nil),     // 44: baton.common.v1.Importer
-	(*v1.Resume)(nil),       // 45: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 46: baton.common.v1.Salt
-	(*v1.Span)(nil),         // 47: baton.common.v1.Span
-	(*v1.Box)(nil),          // 48: baton.common.v1.Box
-	(v1.DType)(0),           // 49: baton.common.v1.DType
+	(*Part)(nil),            // 22: baton.peer.v1.Part
+	(*Check)(nil),           // 23: baton.peer.v1.Check
+	(*Checked)(nil),         // 24: baton.peer.v1.Checked
+	(*Done)(nil),            // 25: baton.peer.v1.Done
+	(*DoneAck)(nil),         // 26: baton.peer.v1.DoneAck
+	(*Withdraw)(nil),        // 27: baton.peer.v1.Withdraw
+	(*StagedJob)(nil),       // 28: baton.peer.v1.StagedJob
+	(*StagedWant)(nil),      // 29: baton.peer.v1.StagedWant
+	(*StagedMove)(nil),      // 30: baton.peer.v1.StagedMove
+	(*StagedOffer)(nil),     // 31: baton.peer.v1.StagedOffer
+	(*StagedCredit)(nil),    // 32: baton.peer.v1.StagedCredit
+	(*StagedStop)(nil),      // 33: baton.peer.v1.StagedStop
+	(*StagedGone)(nil),      // 34: baton.peer.v1.StagedGone
+	(*v1.Decision)(nil),     // 35: baton.common.v1.Decision
+	(*v1.Member)(nil),       // 36: baton.common.v1.Member
+	(*v1.LinkEnd)(nil),      // 37: baton.common.v1.LinkEnd
+	(*v1.Attach)(nil),       // 38: baton.common.v1.Attach
+	(*v1.Model)(nil),        // 39: baton.common.v1.Model
+	(*v1.Shard)(nil),        // 40: baton.common.v1.Shard
+	(*v1.PinInfo)(nil),      // 41: baton.common.v1.PinInfo
+	(*v1.Extent)(nil),       // 42: baton.common.v1.Extent
+	(*v1.HandoffID)(nil),    // 43: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),     // 44: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 45: baton.common.v1.LifecycleAck
+	(*v1.Importer)(nil),     // 46: baton.common.v1.Importer
+	(*v1.Resume)(nil),       // 47: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 48: baton.common.v1.Salt
+	(*v1.Span)(nil),         // 49: baton.common.v1.Span
+	(*v1.Box)(nil),          // 50: baton.common.v1.Box
+	(v1.DType)(0),           // 51: baton.common.v1.DType
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -2993,75 +3158,82 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	12, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
 	13, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
 	14, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
-	34, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
+	35, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
 	16, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
 	5,  // 12: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
 	17, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
 	18, // 14: baton.peer.v1.PeerMessage.buffers:type_name -> baton.peer.v1.Buffers
 	20, // 15: baton.peer.v1.PeerMessage.open:type_name -> baton.peer.v1.Open
 	21, // 16: baton.peer.v1.PeerMessage.opened:type_name -> baton.peer.v1.Opened
-	22, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
-	23, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
-	24, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
-	25, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
-	26, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
+	23, // 17: baton.peer.v1.PeerMessage.check:type_name -> baton.peer.v1.Check
+	24, // 18: baton.peer.v1.PeerMessage.checked:type_name -> baton.peer.v1.Checked
+	25, // 19: baton.peer.v1.PeerMessage.done:type_name -> baton.peer.v1.Done
+	26, // 20: baton.peer.v1.PeerMessage.done_ack:type_name -> baton.peer.v1.DoneAck
+	27, // 21: baton.peer.v1.PeerMessage.withdraw:type_name -> baton.peer.v1.Withdraw
 	8,  // 22: baton.peer.v1.PeerMessage.extend:type_name -> baton.peer.v1.Extend
 	9,  // 23: baton.peer.v1.PeerMessage.extended:type_name -> baton.peer.v1.Extended
 	15, // 24: baton.peer.v1.PeerMessage.rank_acked:type_name -> baton.peer.v1.RankAcked
-	28, // 25: baton.peer.v1.PeerMessage.staged_want:type_name -> baton.peer.v1.StagedWant
-	30, // 26: baton.peer.v1.PeerMessage.staged_offer:type_name -> baton.peer.v1.StagedOffer
-	31, // 27: baton.peer.v1.PeerMessage.staged_credit:type_name -> baton.peer.v1.StagedCredit
-	32, // 28: baton.peer.v1.PeerMessage.staged_stop:type_name -> baton.peer.v1.StagedStop
-	33, // 29: baton.peer.v1.PeerMessage.staged_gone:type_name -> baton.peer.v1.StagedGone
-	35, // 30: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
-	35, // 31: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	36, // 32: baton.peer.v1.Hello.end:type_name -> baton.common.v1.LinkEnd
-	37, // 33: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	35, // 34: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 35: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	38, // 36: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	39, // 37: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	35, // 38: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	40, // 39: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	41, // 40: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	41, // 41: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
-	41, // 42: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
-	41, // 43: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	41, // 44: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	42, // 45: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	43, // 46: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
-	19, // 47: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	41, // 48: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	44, // 49: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	41, // 50: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 51: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	35, // 52: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	40, // 53: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	45, // 54: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	46, // 55: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	41, // 56: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	22, // 57: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	41, // 58: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	44, // 59: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	41, // 60: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 61: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	41, // 62: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	44, // 63: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	22, // 64: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
-	47, // 65: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
-	29, // 66: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
-	48, // 67: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
-	49, // 68: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
-	27, // 69: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
-	27, // 70: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
-	27, // 71: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
-	1,  // 72: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 73: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	73, // [73:74] is the sub-list for method output_type
-	72, // [72:73] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	29, // 25: baton.peer.v1.PeerMessage.staged_want:type_name -> baton.peer.v1.StagedWant
+	31, // 26: baton.peer.v1.PeerMessage.staged_offer:type_name -> baton.peer.v1.StagedOffer
+	32, // 27: baton.peer.v1.PeerMessage.staged_credit:type_name -> baton.peer.v1.StagedCredit
+	33, // 28: baton.peer.v1.PeerMessage.staged_stop:type_name -> baton.peer.v1.StagedStop
+	34, // 29: baton.peer.v1.PeerMessage.staged_gone:type_name -> baton.peer.v1.StagedGone
+	22, // 30: baton.peer.v1.PeerMessage.part:type_name -> baton.peer.v1.Part
+	36, // 31: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
+	36, // 32: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
+	37, // 33: baton.peer.v1.Hello.end:type_name -> baton.common.v1.LinkEnd
+	38, // 34: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	36, // 35: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 36: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	39, // 37: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	40, // 38: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	36, // 39: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	41, // 40: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	42, // 41: baton.peer.v1.Pinned.extent:type_name -> baton.common.v1.Extent
+	43, // 42: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	43, // 43: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	43, // 44: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	43, // 45: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	43, // 46: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	44, // 47: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	45, // 48: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
+	19, // 49: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	43, // 50: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	46, // 51: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	43, // 52: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 53: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	36, // 54: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	41, // 55: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	47, // 56: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	48, // 57: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	42, // 58: baton.peer.v1.Opened.extent:type_name -> baton.common.v1.Extent
+	43, // 59: baton.peer.v1.Part.id:type_name -> baton.common.v1.HandoffID
+	41, // 60: baton.peer.v1.Part.pins:type_name -> baton.common.v1.PinInfo
+	42, // 61: baton.peer.v1.Part.extent:type_name -> baton.common.v1.Extent
+	47, // 62: baton.peer.v1.Part.resume:type_name -> baton.common.v1.Resume
+	43, // 63: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	23, // 64: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	43, // 65: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	46, // 66: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	43, // 67: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 68: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	43, // 69: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	46, // 70: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	23, // 71: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
+	49, // 72: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
+	30, // 73: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
+	50, // 74: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
+	51, // 75: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
+	28, // 76: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
+	28, // 77: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
+	28, // 78: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
+	1,  // 79: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 80: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	80, // [80:81] is the sub-list for method output_type
+	79, // [79:80] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3100,6 +3272,7 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_StagedCredit)(nil),
 		(*PeerMessage_StagedStop)(nil),
 		(*PeerMessage_StagedGone)(nil),
+		(*PeerMessage_Part)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3107,7 +3280,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ import (
 // session knew of it is said again in the next.
 type record struct {
 	pins      map[string]bool    // exports that are held
+	growing   map[string]uint32  // of them, those whose parts leave: how many did
 	announced map[string]bool    // and neither exported nor refused
 	imports   map[string]awaited // imports without an end
 	log       []handoff.Decision // held and not settled, or not taken; by number, without gaps; of the applied no contents
@@ -50,7 +51,7 @@ const (
 // newRecord goes on from what an engine states of an earlier client's sessions. The
 // decisions that it states are the engine's already.
 func newRecord(a handoff.Attach, now time.Time) *record {
-	r := &record{pins: map[string]bool{}, announced: map[string]bool{}, imports: map[string]awaited{},
+	r := &record{pins: map[string]bool{}, growing: map[string]uint32{}, announced: map[string]bool{}, imports: map[string]awaited{},
 		log: slices.Clone(a.Decisions), held: a.Held, taken: a.Held, applied: a.Applied, weights: a.Model.WeightsEpoch, draining: a.Draining}
 	for _, l := range a.Pins {
 		r.pins[l] = true
@@ -65,8 +66,10 @@ func newRecord(a handoff.Attach, now time.Time) *record {
 	return r
 }
 
-// state is a with what this rank has to say at this instant.
+// state is a with what this rank has to say at this instant. What grows ends here: a session
+// goes on with no part of another.
 func (r *record) state(a handoff.Attach) handoff.Attach {
+	clear(r.growing)
 	a.Pins, a.Imports = slices.Sorted(maps.Keys(r.pins)), slices.Sorted(maps.Keys(r.imports))
 	a.Applied, a.Held, a.Model.WeightsEpoch = r.applied, r.held, r.weights
 	a.Draining = r.draining
@@ -108,22 +111,21 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 			r.announced[m.Label] = true
 		}
 	case handoff.Export:
-		switch {
-		case m.Label == "":
-			return wrong("an export has a label")
-		case slices.ContainsFunc(r.log[r.after(r.applied):r.after(r.taken)], func(d handoff.Decision) bool {
-			return d.Kind == handoff.Free && d.Label == m.Label
-		}):
-			return wrong("label %q was freed: say Applied before it is exported again", m.Label)
-		case r.pins[m.Label]:
-			return wrong("label %q is exported already: it is over with Free, Failed or UnpinExport", m.Label)
-		case len(r.pins) >= maxPins:
-			return false, fmt.Errorf("%w: %d exports are held", handoff.ErrBound, maxPins)
+		if m.Parts > 0 {
+			return r.continues(m.Label, m.Parts, true)
 		}
-		delete(r.announced, m.Label)
-		r.pins[m.Label] = true
+		return false, r.exports(m.Label)
+	case handoff.ExportPart:
+		if m.Part != 1 {
+			return r.continues(m.Label, m.Part-1, false)
+		}
+		if err := r.exports(m.Label); err != nil {
+			return false, err
+		}
+		r.growing[m.Label] = 1
 	case handoff.ReleaseExport:
 		delete(r.announced, m.Label)
+		delete(r.growing, m.Label)
 	case handoff.Import:
 		return r.asks(m, now)
 	case handoff.Applied:
@@ -150,6 +152,47 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 		return wrong("%T is the client's to say", m)
 	}
 	return false, nil
+}
+
+// exports takes an export, or its first part.
+func (r *record) exports(label string) error {
+	switch {
+	case label == "":
+		return fmt.Errorf("%w: an export has a label", handoff.ErrEngine)
+	case slices.ContainsFunc(r.log[r.after(r.applied):r.after(r.taken)], func(d handoff.Decision) bool {
+		return d.Kind == handoff.Free && d.Label == label
+	}):
+		return fmt.Errorf("%w: label %q was freed: say Applied before it is exported again", handoff.ErrEngine, label)
+	case r.pins[label]:
+		return fmt.Errorf("%w: label %q is exported already: it is over with Free, Failed or UnpinExport", handoff.ErrEngine, label)
+	case len(r.pins) >= maxPins:
+		return fmt.Errorf("%w: %d exports are held", handoff.ErrBound, maxPins)
+	}
+	delete(r.announced, label)
+	r.pins[label] = true
+	return nil
+}
+
+// continues takes what follows so many parts of a label. What continues an export that is
+// over is not said: the engine hears, or heard, how it ended.
+func (r *record) continues(label string, parts uint32, last bool) (told bool, err error) {
+	switch said := r.growing[label]; {
+	case said == 0:
+		return true, nil
+	case said != parts:
+		return false, fmt.Errorf("%w: %d parts of label %q are exported, and this follows %d", handoff.ErrEngine, said, label, parts)
+	case last:
+		delete(r.growing, label)
+	default:
+		r.growing[label]++
+	}
+	return false, nil
+}
+
+// over forgets an export.
+func (r *record) over(label string) {
+	delete(r.pins, label)
+	delete(r.growing, label)
 }
 
 // asks takes an import. The same one under its label is under way already.
@@ -205,7 +248,7 @@ func (r *record) hears(m handoff.ToEngine) bool {
 				return false // of the announcement before: the export is answered by itself
 			}
 			if !errors.Is(m.Err, handoff.ErrGone) { // else Free ends it, or has: the label may be exported anew
-				delete(r.pins, m.Label)
+				r.over(m.Label)
 			}
 		case r.announced[m.Label]:
 			delete(r.announced, m.Label)
@@ -216,7 +259,7 @@ func (r *record) hears(m handoff.ToEngine) bool {
 		if !r.pins[m.Label] {
 			return false
 		}
-		delete(r.pins, m.Label)
+		r.over(m.Label)
 	}
 	return true
 }
@@ -260,7 +303,7 @@ func (r *record) take(through uint64) []handoff.Decision {
 	ds := slices.Clone(r.log[from:to])
 	for _, d := range ds {
 		if d.Kind == handoff.Free {
-			delete(r.pins, d.Label)
+			r.over(d.Label)
 		}
 	}
 	r.taken = ds[len(ds)-1].N

@@ -45,7 +45,13 @@ func replay(t *testing.T, r *record, ms ...any) (said []string) {
 
 func takes(n uint64) func(*record) { return func(r *record) { r.take(n) } }
 
-func export(l string) handoff.Export   { return handoff.Export{Label: l, Tokens: 1} }
+func export(l string) handoff.Export { return handoff.Export{Label: l, Tokens: 1} }
+func part(l string, n uint32) handoff.ExportPart {
+	return handoff.ExportPart{Label: l, Part: n, Tokens: 1}
+}
+func closes(l string, n uint32) handoff.Export {
+	return handoff.Export{Label: l, Tokens: 1, Parts: n}
+}
 func failed(l string) handoff.Failed   { return handoff.Failed{Label: l, Err: handoff.ErrGone} }
 func refused(l string) handoff.Failed  { return handoff.Failed{Label: l, Err: handoff.ErrPosition} }
 func free(n uint64, l string) decision { return decision{N: n, Kind: handoff.Free, Label: l} }
@@ -125,6 +131,18 @@ func TestStated(t *testing.T) {
 			[]any{handoff.Announce{Label: "a"}, export("a"), handoff.Failed{Label: "a", Err: handoff.ErrNotReady, SourceSafe: true}}, handoff.Attach{Pins: []string{"a"}}},
 		{"a failure of a label that imports and exports is the import's", nil,
 			[]any{export("a"), importOf("a", 1), failed("a")}, handoff.Attach{Pins: []string{"a"}}},
+		{"in parts", nil, []any{part("a", 1), part("a", 2), closes("a", 2)}, handoff.Attach{Pins: []string{"a"}}},
+		{"a part is left out, and closed with another number", []string{"refused", "refused"}, []any{part("a", 1), part("a", 3), closes("a", 2)},
+			handoff.Attach{Pins: []string{"a"}}},
+		{"begun twice, and exported whole", []string{"refused", "refused"}, []any{part("a", 1), part("a", 1), export("a")}, handoff.Attach{Pins: []string{"a"}}},
+		{"continued after the end", []string{"told", "told"}, []any{part("a", 1), handoff.UnpinExport{Label: "a"}, part("a", 2), closes("a", 1)}, handoff.Attach{}},
+		{"continued after it was refused", []string{"told", "told"}, []any{part("a", 1), refused("a"), part("a", 2), closes("a", 1)}, handoff.Attach{}},
+		{"continued after it was given up", []string{"told"}, []any{part("a", 1), handoff.ReleaseExport{Label: "a"}, part("a", 2)},
+			handoff.Attach{Pins: []string{"a"}}},
+		{"continued after Free", []string{"told"}, []any{part("a", 1), free(1, "a"), takes(1), part("a", 2)},
+			handoff.Attach{Held: 1, Decisions: ds(free(1, "a"))}},
+		{"begun anew before the first was told gone", nil, []any{export("a"), free(1, "a"), takes(1), handoff.Applied{N: 1}, part("a", 1), failed("a"), part("a", 2)},
+			handoff.Attach{Pins: []string{"a"}, Held: 1, Applied: 1, Decisions: []decision{free(1, "a")}}},
 		{"what the client says itself", []string{"refused", "refused", "refused"},
 			[]any{handoff.Attach{}, handoff.BuffersReady{}, handoff.Held{}}, handoff.Attach{}},
 	})

@@ -16,7 +16,6 @@ import (
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
-	"github.com/batonkv/baton/transfer/reshard"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/pack"
 )
@@ -241,20 +240,19 @@ func (s *Stage) FromPeer(p transfer.PeerID, m staged.Message, x Extra) {
 	}
 }
 
-// Pull moves a pair's bytes from a peer; Owner.Done follows. From of the plan is the
-// peer's rank, To this one's. chunk is the size of the peer's chunks, 0: ChunkBytes; the
+// Pull moves a pair's bytes, or some of them, from a peer; Owner.Done follows. From of the
+// moves is the peer's rank, To this one's. chunk is the size of the peer's chunks, 0: ChunkBytes; the
 // smaller ones of both ends travel.
-func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own, chunk int64) {
+func (s *Stage) Pull(p transfer.PeerID, j staged.Job, pin staged.Pin, moves []pack.Move, own pack.Own, chunk int64) {
 	if chunk == 0 {
 		chunk = ChunkBytes
 	}
-	if err := s.begin(p, j, pin, plan, own, min(chunk, s.cfg.Chunk)); err != nil {
+	if err := s.begin(p, j, pin, moves, own, min(chunk, s.cfg.Chunk)); err != nil {
 		s.cfg.Owner.Done(j, 0, err)
 	}
 }
 
-func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, plan *reshard.Plan, own pack.Own, chunk int64) error {
-	moves := pack.Of(plan, j.Pair)
+func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, moves []pack.Move, own pack.Own, chunk int64) error {
 	c, err := s.cut(moves, chunk)
 	if err != nil {
 		return err

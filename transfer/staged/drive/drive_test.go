@@ -125,6 +125,19 @@ func TestMoreThanThePin(t *testing.T) {
 	p.quiet(t)
 }
 
+// TestPerRequestIsNotThere: a reader that wants what is per request of a pin without a slot
+// gets nothing.
+func TestPerRequestIsNotThere(t *testing.T) {
+	p := newPair(t, 4)
+	p.src.sync(func() { p.src.from.Slot = -1 })
+	p.pull(1)
+	if r := p.wait(t); !errors.Is(r.err, staged.ErrLease) {
+		t.Errorf("got %v", r.err)
+	}
+	p.landedNothing(t)
+	p.quiet(t)
+}
+
 func (p *pair) landedNothing(t testing.TB) {
 	t.Helper()
 	for i, b := range p.dst.bufs {

@@ -187,7 +187,7 @@ func (n *node) AskGrant(grant uint64, _ transfer.PeerID, _ staged.Job, _ staged.
 			return
 		}
 		n.open[grant] = true
-		n.stage.Granted(grant, n.from.Blocks, n.from.Slot, n.from.Tokens.Hi)
+		n.stage.Granted(grant, n.from.Blocks, n.from.Slot, func(tokens, _ layout.Span) bool { return tokens.Hi <= n.from.Tokens.Hi })
 	}
 }
 
@@ -297,7 +297,7 @@ func (p *pair) job(n uint64) staged.Job {
 // pull starts a job.
 func (p *pair) pull(n uint64) {
 	p.dst.sync(func() {
-		p.dst.stage.Pull(p.src.id, p.job(n), staged.Pin{ID: 5, Generation: 1}, p.plan, p.own(11, 2), p.chunk)
+		p.dst.stage.Pull(p.src.id, p.job(n), staged.Pin{ID: 5, Generation: 1}, pack.Of(p.plan, p.index()), p.own(11, 2), p.chunk)
 	})
 }
 

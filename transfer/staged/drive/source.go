@@ -3,6 +3,7 @@ package drive
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
@@ -88,11 +89,12 @@ func (s *Stage) cut(moves []pack.Move, chunk int64) (*cut, error) {
 	return c, nil
 }
 
-// Granted says that a job may be packed, from these blocks of a pin that holds so many tokens.
-func (s *Stage) Granted(grant uint64, blocks []int32, slot, tokens int32) {
+// Granted says that a job may be packed, from these blocks and this slot of a pin, as far as
+// the pin holds its tokens in its layers.
+func (s *Stage) Granted(grant uint64, blocks []int32, slot int32, holds func(tokens, layers layout.Span) bool) {
 	k := s.grants[grant]
-	if k != nil && k.spec.Tokens.Hi > tokens {
-		s.cfg.Log.Warn("staged pull of more tokens than the pin holds", "peer", k.peer, "tokens", k.spec.Tokens, "held", tokens)
+	if k != nil && s.asksMore(k, slot, holds) {
+		s.cfg.Log.Warn("staged pull of more than the pin holds", "peer", k.peer, "tokens", k.spec.Tokens)
 		s.cfg.Owner.EndGrant(grant)
 		s.Refused(grant)
 		return
@@ -101,6 +103,16 @@ func (s *Stage) Granted(grant uint64, blocks []int32, slot, tokens int32) {
 		k.own = pack.Own{Tokens: k.spec.Tokens, Blocks: blocks, Slot: slot}
 	}
 	s.step(staged.Granted{Grant: grant}, source)
+}
+
+// asksMore reports whether a reader wants what a pin does not hold, or not yet.
+func (s *Stage) asksMore(k *serve, slot int32, holds func(tokens, layers layout.Span) bool) bool {
+	return s.engine != nil && slices.ContainsFunc(k.spec.Moves, func(v pack.Move) bool {
+		if s.engine.model.States[v.State].Paging == layout.PerRequest {
+			return slot < 0
+		}
+		return !holds(k.spec.Tokens, v.Box.Layers)
+	})
 }
 
 // Refused says that it may not.

@@ -57,6 +57,19 @@ func Of(p *reshard.Plan, pair uint32) []Move {
 	return out
 }
 
+// Paged are those of moves that are of these layers of paged states, counted within each
+// state. That may be none.
+func Paged(m layout.Model, moves []Move, layers layout.Span) []Move {
+	var out []Move
+	for _, v := range moves {
+		v.Box.Layers = v.Box.Layers.Intersect(layers)
+		if m.States[v.State].Paging == layout.PerBlock && !v.Box.Empty() {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
 // Packing is a pair's moves, cut into chunks. Immutable, safe for concurrent use.
 //
 // A panel is some of the moves: those whose bytes of one token, or of one slot, share a
