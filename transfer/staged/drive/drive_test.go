@@ -3,11 +3,15 @@ package drive_test
 import (
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/drive"
+	"github.com/batonkv/baton/transfer/staged/nixl/fake"
 )
 
 // TestStagedIsDirect: what goes through the arenas lands as a direct copy does, however
@@ -173,6 +177,37 @@ func TestCanceled(t *testing.T) {
 	if r := p.wait(t); r.err != nil && !errors.Is(r.err, transfer.ErrCanceled) {
 		t.Errorf("got %v", r.err)
 	}
+	p.quiet(t)
+}
+
+// TestStuckRead: a read that does not end, of a library that cannot cancel, costs its wire mover
+// once patience is over, and nothing else.
+func TestStuckRead(t *testing.T) {
+	p := newPair(t, 2)
+	lib := fake.Build(t)
+	for _, n := range []*node{p.src, p.dst} {
+		n.sync(func() { n.library = lib })
+	}
+	mark := filepath.Join(t.TempDir(), "stuck")
+	t.Setenv(fake.Env, "stuck")
+	t.Setenv(fake.EnvMark, mark)
+	p.pull(1)
+	w := <-p.dst.pid
+	for _, err := os.Stat(mark); err != nil; _, err = os.Stat(mark) { // until a chunk is being read
+		runtime.Gosched()
+	}
+	p.dst.sync(func() { p.dst.stage.Cancel(p.job(1)) })
+	<-w.Exited()
+	if r := p.wait(t); !errors.Is(r.err, transfer.ErrCanceled) {
+		t.Errorf("got %v", r.err)
+	}
+	p.quiet(t)
+	t.Setenv(fake.Env, "")
+	p.pull(2)
+	if r := p.wait(t); r.err != nil {
+		t.Error(r.err)
+	}
+	p.landed(t)
 	p.quiet(t)
 }
 

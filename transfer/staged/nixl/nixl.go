@@ -17,10 +17,11 @@
 // open all along, and its chunk was not packed anew meanwhile. That holds for a read that
 // the kernel goes on with after the source has exited, too: then nobody answers.
 //
-// NIXL cannot cancel. A fetch whose read was posted is done when the read has ended; when it
-// has failed, or its peer is gone, once the agent has ended that read: its end is the only
-// barrier the library has. For that each peer has an agent of its own. A read that does not end keeps
-// its fetch open until the wire mover is killed.
+// NIXL cannot cancel. A fetch that is cancelled before or after its read ends at once; while
+// it is read it ends with the read. When a read has failed, or its peer is gone, the fetch
+// ends once the agent has: that is the only barrier which the library has, and for it each
+// peer has an agent of its own. A read that does not end keeps its fetch open until the wire
+// mover is killed.
 //
 // Notifications are not used: they come unordered and only while the other end polls, and the
 // second answer says more.

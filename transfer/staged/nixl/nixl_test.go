@@ -1,98 +1,31 @@
-package nixl_test
+package nixl
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/batonkv/baton/internal/need"
-	"github.com/batonkv/baton/lifeline"
-	"github.com/batonkv/baton/transfer"
-	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged"
-	"github.com/batonkv/baton/transfer/staged/nixl"
+	"github.com/batonkv/baton/transfer/staged/nixl/fake"
 	"github.com/batonkv/baton/transfer/staged/wiretest"
-	"github.com/batonkv/baton/transfer/transfertest"
 )
-
-const envChild = "NIXL_TEST_CHILD"
-
-// TestMain makes the test binary the wire mover of the tests, as NIXL runs in production.
-func TestMain(m *testing.M) {
-	if os.Getenv(envChild) == "" {
-		os.Exit(m.Run())
-	}
-	if err := mover.ServeWire(context.Background(), lifeline.FirstExtra, open); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func open(s mover.Setup, arena []byte) (staged.Wire, error) {
-	var o nixl.Options
-	if err := json.Unmarshal(s.Options, &o); err != nil {
-		return nil, err
-	}
-	return nixl.New(nixl.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen, Options: o})
-}
-
-// real is how the real library is opened.
-func real(t testing.TB) nixl.Options {
-	t.Helper()
-	return nixl.Options{Library: need.NIXL(t), Backend: nixl.DefaultBackend}
-}
-
-// config is that of a wire mover over an arena of so many chunks, which is mapped here too.
-func config(t testing.TB, id staged.Incarnation, chunks int32, chunk int64, o nixl.Options, env ...string) (mover.WireConfig, []byte) {
-	t.Helper()
-	n := int64(chunks) * chunk
-	fd := transfertest.File(t, n, unix.F_SEAL_SHRINK)
-	b, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = unix.Munmap(b)
-		_ = unix.Close(fd)
-	})
-	text, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mover.WireConfig{Command: []string{os.Args[0]}, Env: append(append(os.Environ(), envChild+"=1", "GORACE=atexit_sleep_ms=0"), env...),
-		Arena: transfer.Memory{Kind: transfer.Memfd, FD: fd, Len: n},
-		Setup: mover.Setup{Transport: "nixl", Wire: id, Group: "decode-0", Bytes: n, Chunk: chunk, Listen: "127.0.0.1:0", Options: text}}, b
-}
-
-func start(t testing.TB, c mover.WireConfig) *mover.Wire {
-	t.Helper()
-	w, err := mover.StartWire(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		w.Kill(nil)
-		<-w.Exited()
-	})
-	return w
-}
 
 // TestWire runs the suite of wires over each way that bytes may take on this host.
 func TestWire(t *testing.T) {
-	o := real(t)
-	for name, env := range map[string][]string{"default": nil, "tcp": {"UCX_TLS=tcp,self"}} {
+	for name, c := range map[string]struct {
+		open func(testing.TB) Options
+		env  string
+	}{
+		"default": {real, ""},
+		"tcp":     {real, "UCX_TLS=tcp,self"}, // UCX emulates reads: the target takes part in them
+		"fake":    {func(t testing.TB) Options { return pretend(t) }, ""},
+		"later":   {func(t testing.TB) Options { return pretend(t) }, fake.Env + "=later"},
+	} {
 		t.Run(name, func(t *testing.T) {
+			o := c.open(t)
 			last := staged.Incarnation(0)
 			wiretest.Run(t, func(t testing.TB, chunks int32, chunk int64) wiretest.End {
 				last++
-				c, b := config(t, last, chunks, chunk, o, env...)
-				w := start(t, c)
-				return wiretest.End{Wire: w, ID: last, Arena: b}
+				cfg, b := config(t, last, chunks, chunk, o, c.env)
+				return wiretest.End{Wire: start(t, cfg), ID: last, Arena: b}
 			})
 		})
 	}

@@ -36,15 +36,44 @@ type peer struct {
 // fetch is one Fetch until its end.
 type fetch struct {
 	staged.Fetching
-	finish func(error)
-	taken  atomic.Bool // by a session, or by cancel
-	from   int32       // the peer's chunk, once it has answered
+	finish   func(error)
+	state    atomic.Int32
+	canceled atomic.Bool
+	from     int32 // the peer's chunk, once it has answered
 }
 
-// cancel ends a fetch that no session has taken: the others end with their reads.
+// The states of a fetch.
+const (
+	idle    = iota // nothing touches the chunk
+	reading        // a read was posted: nobody but who has seen its end may end the fetch
+	over           // finish was called
+)
+
+// cancel ends a fetch that is not being read, else when that has ended.
 func (f *fetch) cancel() {
-	if f.taken.CompareAndSwap(false, true) {
+	f.canceled.Store(true)
+	if f.state.CompareAndSwap(idle, over) {
 		f.finish(transfer.ErrCanceled)
+	}
+}
+
+// begin says that a read will be posted; false: the fetch was cancelled.
+func (f *fetch) begin() bool { return f.state.CompareAndSwap(idle, reading) }
+
+// rest says that the read has ended; false: the fetch was cancelled meanwhile.
+func (f *fetch) rest() bool {
+	f.state.Store(idle)
+	if f.canceled.Load() {
+		f.cancel()
+		return false
+	}
+	return true
+}
+
+// end ends a fetch whose read has ended, or was never posted.
+func (f *fetch) end(err error) {
+	if f.state.Swap(over) != over {
+		f.finish(err)
 	}
 }
 
@@ -114,7 +143,7 @@ func (p *peer) next() *fetch {
 	for {
 		select {
 		case f := <-p.waiting:
-			if f.taken.CompareAndSwap(false, true) {
+			if f.state.Load() == idle {
 				return f
 			}
 		default:
@@ -129,9 +158,7 @@ func (p *peer) drop(err error) {
 	for {
 		select {
 		case f := <-p.waiting:
-			if f.taken.CompareAndSwap(false, true) {
-				p.settle(f, err)
-			}
+			p.settle(f, err)
 		default:
 			return
 		}
@@ -142,7 +169,7 @@ func (p *peer) settle(f *fetch, err error) {
 	if err != nil && p.w.ctx.Err() != nil && !errors.Is(err, transfer.ErrClosed) {
 		err = fmt.Errorf("%w: %w", transfer.ErrClosed, err)
 	}
-	f.finish(err)
+	f.end(err)
 }
 
 // failed is an error that is the peer's.

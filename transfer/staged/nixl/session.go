@@ -139,7 +139,7 @@ func (s *session) next(wait bool) (question, bool) {
 		case f := <-s.again:
 			return question{f, true}, true
 		case f := <-s.p.waiting:
-			if f.taken.CompareAndSwap(false, true) {
+			if f.state.Load() == idle {
 				return question{f: f}, true
 			}
 		case <-s.broken:
@@ -231,8 +231,10 @@ func (s *session) take(b *batch) bool {
 	for len(b.fs) == 0 || len(b.fs) < maxBusy && len(s.ready) > 0 {
 		select {
 		case f := <-s.ready:
-			b.fs = append(b.fs, f)
-			b.rs = append(b.rs, read{bytes: f.Bytes, local: f.Chunk, remote: f.from})
+			if f.begin() {
+				b.fs = append(b.fs, f)
+				b.rs = append(b.rs, read{bytes: f.Bytes, local: f.Chunk, remote: f.from})
+			}
 		case <-s.broken:
 			return false
 		}
@@ -249,6 +251,8 @@ func (s *session) take(b *batch) bool {
 // the agent is gone.
 func (s *session) ended(f *fetch, r read) bool {
 	switch {
+	case r.status == done && !f.rest():
+		return true
 	case r.status == done:
 		select {
 		case s.again <- f:
