@@ -4,57 +4,101 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/batonkv/baton/cmd/bench/measure"
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/staged/nixl"
 )
 
 // longPrompt is 4096 tokens of a model with 32 layers of 8 KV heads: 512 MiB.
 var longPrompt = loadShape{layers: 32, units: 8, elems: 256, block: 64, blocks: 64, tokens: 4096}
 
+// stagingCase is a backend, and what it is compared with.
+type stagingCase struct {
+	name, backend string
+	tp            int32 // of the readers
+	unit          string
+	flat          func(ctx context.Context, o Options, p *loads) (flat, error)
+	target        float64
+}
+
+// flat moves as many bytes as the request has without Baton.
+type flat struct {
+	move  func() (time.Duration, error)
+	close func() error
+}
+
 // staging measures hand-offs of a long prompt, whole, from Export to the answer of Import:
 // packed, brought over and unpacked by the movers of sidecars that map nothing of each
-// other. In turn with each, as many bytes go over one flat stream of this process.
+// other. In turn with each, as many bytes move flat.
 func staging(ctx context.Context, o Options) (out []Result, err error) {
-	for _, c := range []struct {
-		name, backend string
-		tp            int32
-		secure        bool
-		target        float64
-	}{
-		{"tcp-tls", "tcp", 1, true, 0.8},
-		{"tcp-tls-tp1-to-tp2", "tcp", 2, true, 0.8},
-	} {
+	hop, err := moverHop(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("mover-hop: %w", err)
+	}
+	out = append(out, hop)
+	cases := []stagingCase{
+		{"tcp-tls", "tcp", 1, "x of a flat TCP+TLS stream", flatStream(true), 0.8},
+		{"tcp-tls-tp1-to-tp2", "tcp", 2, "x of a flat TCP+TLS stream", flatStream(true), 0.8},
+		{"tcp-plain", "tcp-plain", 1, "x of a flat TCP stream", flatStream(false), 0.9},
+	}
+	if _, err := nixl.DefaultOptions().Found(ctx); err != nil {
+		o.Progress("staging: nothing over NIXL: " + err.Error())
+	} else {
+		cases = append(cases, stagingCase{"nixl", "nixl", 1, "x of one flat NIXL descriptor", flatNIXL, 0.8},
+			stagingCase{"nixl-tcp", "nixl", 1, "x of one flat NIXL descriptor", flatNIXL, 0.8})
+	}
+	for _, c := range cases {
 		o.Progress("staging: " + c.name)
-		p, err := pairOfLoads(ctx, dev.Options{Binary: o.Binary, Backend: c.backend}, c.tp, longPrompt)
+		r, err := c.measured(ctx, o)
 		if err != nil {
-			return nil, err
-		}
-		r, err := p.besideStream(ctx, o, c.secure)
-		if err = errors.Join(err, p.close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
-		r.Name = "staging/" + c.name
-		r.What = fmt.Sprintf("hand-off of %d tokens, %d MiB, TP1 to TP%d, %s", longPrompt.tokens, longPrompt.bytes()>>20, c.tp, c.backend)
 		out = append(out, AtLeast(r, c.target))
 	}
 	return out, nil
 }
 
-// besideStream takes hand-offs and flat streams in turn.
-func (p *loads) besideStream(ctx context.Context, o Options, secure bool) (r Result, err error) {
-	r = Result{Unit: "x of a flat TCP stream", BaseUnit: "GB/s"}
-	if secure {
-		r.Unit = "x of a flat TCP+TLS stream"
+// measured is measure with what NIXL may use: processes of one host read each other's memory
+// unless UCX is told that there is TCP alone, which wire movers inherit.
+func (c stagingCase) measured(ctx context.Context, o Options) (Result, error) {
+	if c.name != "nixl-tcp" {
+		return c.measure(ctx, o)
 	}
-	s, err := openStream(secure)
+	const name = "UCX_TLS"
+	old, was := os.LookupEnv(name)
+	if err := os.Setenv(name, "tcp"); err != nil {
+		return Result{}, err
+	}
+	r, err := c.measure(ctx, o)
+	if was {
+		return r, errors.Join(err, os.Setenv(name, old))
+	}
+	return r, errors.Join(err, os.Unsetenv(name))
+}
+
+// measure takes hand-offs and flat moves in turn.
+func (c stagingCase) measure(ctx context.Context, o Options) (r Result, err error) {
+	r = Result{Name: "staging/" + c.name, Unit: c.unit, BaseUnit: "GB/s",
+		What: fmt.Sprintf("hand-off of %d tokens, %d MiB, TP1 to TP%d, %s", longPrompt.tokens, longPrompt.bytes()>>20, c.tp, c.backend)}
+	p, err := pairOfLoads(ctx, dev.Options{Binary: o.Binary, Backend: c.backend}, c.tp, longPrompt)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	from := p.src[0].mem
-	to := make([]byte, len(from))
+	defer func() { err = errors.Join(err, p.close()) }()
+	f, err := c.flat(ctx, o, p)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	var rates []float64
 	for i := range o.Rounds + 1 {
-		flat, err := s.move(to, from)
+		flat, err := f.move()
 		if err != nil {
 			return r, err
 		}
@@ -66,7 +110,44 @@ func (p *loads) besideStream(ctx context.Context, o Options, secure bool) (r Res
 			continue // the first of each pays for connections, caches and page tables
 		}
 		r.Samples = append(r.Samples, flat.Seconds()/whole.Seconds())
-		r.Baseline = append(r.Baseline, float64(len(from))/flat.Seconds()/1e9)
+		r.Baseline = append(r.Baseline, float64(longPrompt.bytes())/flat.Seconds()/1e9)
+		rates = append(rates, float64(longPrompt.bytes())/whole.Seconds()/1e9)
 	}
+	r.Note = fmt.Sprintf("%.1f GB/s, flat %.1f", Median(rates), Median(r.Baseline))
 	return r, ctx.Err()
+}
+
+// flatStream is one stream of this process over loopback.
+func flatStream(secure bool) func(context.Context, Options, *loads) (flat, error) {
+	return func(_ context.Context, _ Options, p *loads) (flat, error) {
+		s, err := openStream(secure)
+		if err != nil {
+			return flat{}, err
+		}
+		from := p.src[0].mem
+		to := make([]byte, len(from))
+		return flat{func() (time.Duration, error) { return s.move(to, from) }, s.close}, nil
+	}
+}
+
+// flatNIXL is one descriptor between two wire movers.
+func flatNIXL(ctx context.Context, o Options, p *loads) (flat, error) {
+	lib, err := nixl.DefaultOptions().Found(ctx)
+	if err != nil {
+		return flat{}, err
+	}
+	e := p.src[0]
+	fd, mem, err := measure.Memory(int64(len(e.mem)))
+	if err != nil {
+		return flat{}, err
+	}
+	memory := func(fd int) transfer.Memory {
+		return transfer.Memory{Kind: transfer.Memfd, FD: fd, Len: int64(len(mem))}
+	}
+	free := func() error { return errors.Join(unix.Munmap(mem), unix.Close(fd)) }
+	d, err := openDescriptor(ctx, o, lib, memory(e.fd), memory(fd))
+	if err != nil {
+		return flat{}, errors.Join(err, free())
+	}
+	return flat{d.move, func() error { return errors.Join(d.close(), free()) }}, nil
 }
