@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -16,13 +17,16 @@ import (
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/child"
 	"github.com/batonkv/baton/plugins/adapter/drive"
+	"github.com/batonkv/baton/plugins/adapter/dynamo"
 	"github.com/batonkv/baton/plugins/adapter/session"
+	"github.com/batonkv/baton/plugins/route"
 	"github.com/batonkv/baton/sidecar/metrics"
 )
 
 // builtIn are the adapters that need no process of their own.
-var builtIn = map[string]func() adapter.Adapter{
-	"webhook": func() adapter.Adapter { return &webhook.Adapter{} },
+var builtIn = map[string]func(*slog.Logger) adapter.Adapter{
+	"dynamo":  func(log *slog.Logger) adapter.Adapter { return &dynamo.Adapter{Log: log, Reshard: route.Layouts()} },
+	"webhook": func(*slog.Logger) adapter.Adapter { return &webhook.Adapter{} },
 }
 
 // checkAdapters says which adapters are not built in.
@@ -55,7 +59,7 @@ func (p *parts) speak(ctx context.Context) {
 		log := p.log.With("adapter", a.Name)
 		open := child.Open(a.Command, log)
 		if a.BuiltIn != "" {
-			open = drive.BuiltIn(builtIn[a.BuiltIn])
+			open = drive.BuiltIn(func() adapter.Adapter { return builtIn[a.BuiltIn](log) })
 		}
 		cfg := session.Default()
 		cfg.Section, cfg.Mint = []byte(a.Section), rand.Uint64

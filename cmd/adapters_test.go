@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -10,7 +11,7 @@ import (
 
 func TestBuiltInAdapters(t *testing.T) {
 	for name, make := range builtIn {
-		if i, err := make().Register(t.Context()); err != nil || i.Check() != nil || i.Name != name {
+		if i, err := make(slog.New(slog.DiscardHandler)).Register(t.Context()); err != nil || i.Check() != nil || i.Name != name {
 			t.Errorf("%s: %+v, %v", name, i, err)
 		}
 	}
@@ -18,7 +19,7 @@ func TestBuiltInAdapters(t *testing.T) {
 		t.Error(err)
 	}
 	err := checkAdapters([]config.Adapter{{Name: "a", BuiltIn: "webhok"}})
-	if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), `adapters.a.built-in: "webhok": want one of webhook`) {
+	if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), `adapters.a.built-in: "webhok": want one of dynamo, webhook`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -179,6 +179,7 @@ func newRoot() *cobra.Command {
 	group(root)
 	root.SetHelpCommand(newHelpCmd(root))
 	root.AddCommand(
+		newAdapterCmd(),
 		newBenchCmd(),
 		newCertsCmd(),
 		newDemoCmd(),

@@ -20,6 +20,9 @@ import (
 
 type reshards struct{ *Router }
 
+// Layouts plans between layouts alone, without any sidecar.
+func Layouts() plugins.Reshard { return reshards{} }
+
 // Of a layout that does not say: what `baton plan` takes too. A plan does not depend on
 // the request, so any number of tokens gives it.
 const (
@@ -113,6 +116,9 @@ func (r reshards) geometry(ctx context.Context, q plugins.PlanQuery, tokens int3
 func (r reshards) live(ctx context.Context, s plugins.Side) (*control.Geometry, error) {
 	if s.Group == "" {
 		return nil, nil
+	}
+	if r.Router == nil {
+		return nil, fmt.Errorf("%w: %s: live groups are not known here: name a layout", handoff.ErrGroup, s.Group)
 	}
 	g, err := call(ctx, r.Router, s.Group, func(ctx context.Context, c *client.Client) (control.Geometry, error) { return c.Geometry(ctx) })
 	return &g, err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"log/slog"
 	"sync"
@@ -34,11 +35,16 @@ type Life struct {
 type Opener func(ctx context.Context) (*Life, error)
 
 // BuiltIn opens adapters of this process. An adapter that ignores the end of a call's ctx
-// keeps its session from another life.
+// keeps its session from another life. One that is an io.Closer is closed at the end of its
+// life, also while a call of it still runs.
 func BuiltIn(make func() adapter.Adapter) Opener {
 	return func(context.Context) (*Life, error) {
-		a := adapter.Ordered(make())
+		one := make()
+		a := adapter.Ordered(one)
 		l := &Life{Adapter: a, Close: func(bool) error { return nil }}
+		if closer, ok := one.(io.Closer); ok {
+			l.Close = func(bool) error { return closer.Close() }
+		}
 		if asker, ok := a.(adapter.Asker); ok {
 			l.Ask = asker.Ask
 		}

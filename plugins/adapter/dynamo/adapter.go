@@ -1,0 +1,211 @@
+// Package dynamo has a group join an NVIDIA Dynamo deployment as it is shipped. It is an
+// adapter: rank 0's sidecar runs it, built in or as a child.
+//
+// What it offers are three endpoints of a component of the deployment's namespace, which
+// every Dynamo client finds and calls: handoff (import, abort, release, get, list, await,
+// watch), reshard (plan, explain) and status. Manifests travel in disaggregated_params
+// (Carrier), beside what an engine's own handlers put there. docs/DYNAMO.md has it for
+// users.
+//
+// Nothing here decides about memory: calls go to the group's leader, and a caller that goes
+// away only aborts its import.
+package dynamo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/batonkv/baton/plugins"
+	"github.com/batonkv/baton/plugins/adapter"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
+	"github.com/batonkv/baton/sidecar/control"
+)
+
+// Adapter speaks for one group. A new one is made for each life; Close ends what is left of
+// one that was not drained.
+type Adapter struct {
+	Log     *slog.Logger    // nil: discards
+	Reshard plugins.Reshard // plans between layouts
+
+	cfg   Config
+	calls adapter.Calls
+	news  *news
+	id    uint64
+
+	mu      sync.Mutex // guards:
+	closed  bool
+	server  *plane.Server
+	backend directory.Backend
+	keeper  *directory.Keeper
+	fixed   []directory.Record // the endpoints; the card follows the state
+}
+
+// Register implements adapter.Adapter.
+func (a *Adapter) Register(context.Context) (adapter.Info, error) {
+	return adapter.Info{Name: "dynamo", Version: "1", Wants: []control.Kind{control.Ready, control.NotReady, control.Exported, control.Over,
+		control.Imported, control.Failed, control.Announced, control.Draining, control.Serving}}, nil
+}
+
+// Configure implements adapter.Adapter.
+func (a *Adapter) Configure(_ context.Context, section []byte) (err error) {
+	if a.Log == nil {
+		a.Log = slog.New(slog.DiscardHandler)
+	}
+	a.news = newNews()
+	a.cfg, err = parse(section)
+	return err
+}
+
+// Ask implements adapter.Asker.
+func (a *Adapter) Ask(calls adapter.Calls) { a.calls = calls }
+
+// settle bounds the wait for the directory at the start. When that does not answer the
+// adapter goes on: its records come later.
+const settle = 2 * time.Second
+
+// Sync begins to serve. It fails when the port is taken.
+func (a *Adapter) Sync(ctx context.Context, s adapter.State) error {
+	a.news.sync(s)
+	if err := a.start(ctx); err != nil {
+		return err
+	}
+	a.keeper.Set(a.records(s.Group))
+	wait, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	if err := a.keeper.Settled(wait); err != nil {
+		a.Log.Warn("Dynamo's directory does not answer; the sidecar serves and registers when it does", "err", err)
+	}
+	return nil
+}
+
+// start opens what a life has.
+func (a *Adapter) start(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return plane.ErrClosed
+	}
+	server, err := plane.Serve(plane.Config{Listen: a.cfg.Listen, Calls: a.cfg.Calls, Homes: a.cfg.homes, Log: a.Log})
+	if err != nil {
+		return err
+	}
+	a.server = server
+	backend, look, err := a.cfg.open(ctx)
+	if err != nil {
+		return err
+	}
+	// Below 2^53, so that JSON readers that round do not make another of it.
+	a.id = rand.Uint64()>>11 | 1
+	addr := netip.AddrPortFrom(a.cfg.advertise, server.Addr().Port()).String()
+	for name, h := range map[string]plane.Handler{"handoff": a.handoff, "reshard": a.reshard, "status": a.status} {
+		e := a.cfg.endpoint(name)
+		r, err := directory.NewInstance(e, a.id, addr, a.cfg.Codec).Record()
+		if err != nil {
+			return err
+		}
+		server.Handle(directory.Path(e, a.id), func(ctx context.Context, c plane.Call, out *plane.Stream) error {
+			return fault(h(ctx, c, out))
+		})
+		a.fixed = append(a.fixed, r)
+	}
+	a.backend, a.keeper = backend, directory.Keep(backend, look, a.Log)
+	a.Log.Info("serves Dynamo's clients", "endpoints", a.cfg.Namespace+"."+a.cfg.Component, "addr", addr, "instance", fmt.Sprintf("%x", a.id))
+	return nil
+}
+
+// Notify implements adapter.Adapter.
+func (a *Adapter) Notify(_ context.Context, u adapter.Update) error {
+	s := a.news.tell(u)
+	a.keeper.Set(a.records(s.Group))
+	return nil
+}
+
+// Drain removes the records, so that nobody calls any more, lets what runs end for as long
+// as ctx lasts, and ends the rest.
+func (a *Adapter) Drain(ctx context.Context) error {
+	a.end(ctx)
+	return nil
+}
+
+// Close ends at once what is left.
+func (a *Adapter) Close() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	a.end(now)
+	return nil
+}
+
+// goodbye bounds the removal of records when nothing else does.
+const goodbye = time.Second
+
+// end ends a life, once.
+func (a *Adapter) end(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return
+	}
+	a.closed = true
+	if a.keeper != nil {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		a.keeper.Close(last)
+		cancel()
+	}
+	if a.news != nil {
+		a.news.close()
+	}
+	if a.server != nil {
+		a.server.Close(ctx)
+	}
+	if a.backend != nil {
+		if err := a.backend.Close(); err != nil {
+			a.Log.Debug("the client of Dynamo's directory did not end in order", "err", err)
+		}
+	}
+}
+
+// records are the endpoints, and while the group takes work the card that shows what it
+// can: wait_for_instance_by_runtime_data finds it.
+func (a *Adapter) records(g adapter.Group) []directory.Record {
+	if g.Status.Draining || !g.Status.Ready {
+		return a.fixed
+	}
+	r, err := a.card(g)
+	if err != nil {
+		a.Log.Warn("no card", "err", err)
+		return a.fixed
+	}
+	return append(a.fixed[:len(a.fixed):len(a.fixed)], r)
+}
+
+// card is a model card that no router routes to: its model type is empty.
+func (a *Adapter) card(g adapter.Group) (directory.Record, error) {
+	name := "baton-" + g.Name
+	type runtime struct {
+		Data map[string]string `json:"runtime_data"`
+	}
+	b, err := json.Marshal(struct {
+		Name      string   `json:"display_name"`
+		Slug      string   `json:"slug"`
+		Block     int32    `json:"kv_cache_block_size"`
+		Migration int32    `json:"migration_limit"`
+		Type      string   `json:"model_type"`
+		Input     string   `json:"model_input"`
+		Needs     []string `json:"needs"`
+		Runtime   runtime  `json:"runtime_config"`
+	}{Name: name, Slug: name, Block: g.Status.Capacity.BlockTokens, Input: "Tokens", Needs: []string{}, Runtime: runtime{map[string]string{
+		"baton": strings.TrimPrefix(Carrier, family), "baton_group": g.Name, "baton_role": string(g.Role), "baton_model": g.Model,
+	}}})
+	if err != nil {
+		return directory.Record{}, err
+	}
+	return directory.NewModel(a.cfg.endpoint("handoff"), a.id, b).Record()
+}

@@ -1,0 +1,124 @@
+package dynamo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/batonkv/baton/discovery/etcd"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Config is the adapter's section.
+type Config struct {
+	Namespace string      `yaml:"namespace"` // of the deployment, as its workers have it
+	Component string      `yaml:"component"` // baton
+	Discovery string      `yaml:"discovery"` // etcd or file, as DYN_DISCOVERY_BACKEND
+	Etcd      etcd.Config `yaml:"etcd"`
+	Folder    string      `yaml:"folder"`    // of discovery file, as DYN_FILE_KV
+	Listen    string      `yaml:"listen"`    // ip:port; port 0 is a free one
+	Advertise string      `yaml:"advertise"` // ip that clients dial; that of listen
+	CallHome  []string    `yaml:"call-home"` // networks whose addresses callers may name
+	Calls     int         `yaml:"calls"`     // at once
+	Codec     string      `yaml:"codec"`     // msgpack or json
+
+	homes     []netip.Prefix
+	advertise netip.Addr
+}
+
+// Bounds of Config.
+const (
+	maxCalls = 1024
+	maxHomes = 64
+)
+
+// parse reads and checks a section: handoff.ErrSection names every fault.
+func parse(section []byte) (Config, error) {
+	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Codec: "msgpack", Etcd: etcd.Default()}
+	d := yaml.NewDecoder(bytes.NewReader(section))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return c, fmt.Errorf("%w: %w", handoff.ErrSection, err)
+	}
+	if errs := c.check(); len(errs) > 0 {
+		return c, fmt.Errorf("%w: %w", handoff.ErrSection, errors.Join(errs...))
+	}
+	return c, nil
+}
+
+func (c *Config) check() (errs []error) {
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := c.endpoint("handoff").Check(); err != nil {
+		fault("namespace, component: %w", err)
+	}
+	switch c.Discovery {
+	case "etcd":
+		if err := c.Etcd.Check(); err != nil {
+			fault("etcd: %w", err)
+		}
+		if c.Folder != "" {
+			fault("folder: is given, and discovery is etcd: remove it, or want discovery: file")
+		}
+	case "file":
+		if !strings.HasPrefix(c.Folder, "/") {
+			fault("folder: %q: want the absolute path that DYN_FILE_KV has", c.Folder)
+		}
+	default:
+		fault("discovery: %q: want etcd or file", c.Discovery)
+	}
+	at, err := netip.ParseAddrPort(c.Listen)
+	if err != nil {
+		fault("listen: %q: want ip:port, such as 10.0.0.5:0: Dynamo's clients dial no host names", c.Listen)
+	}
+	c.advertise = at.Addr()
+	if c.Advertise != "" {
+		if c.advertise, err = netip.ParseAddr(c.Advertise); err != nil {
+			fault("advertise: %q: want an ip, such as 10.0.0.5", c.Advertise)
+		}
+	}
+	if c.advertise.IsUnspecified() {
+		fault("advertise: listen is on every address of this host: want the ip that clients dial")
+	}
+	if len(c.CallHome) > maxHomes {
+		fault("call-home: %d networks, at most %d", len(c.CallHome), maxHomes)
+	}
+	for _, s := range c.CallHome {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			fault("call-home: %q: want a network, such as 10.0.0.0/8", s)
+		}
+		c.homes = append(c.homes, p)
+	}
+	if c.Calls < 1 || c.Calls > maxCalls {
+		fault("calls: %d: want 1 to %d", c.Calls, maxCalls)
+	}
+	if codec, err := wire.ParseCodec(c.Codec); err != nil || c.Codec == "" {
+		fault("codec: %q: want msgpack or json", c.Codec)
+	} else {
+		c.Codec = codec.String()
+	}
+	return errs
+}
+
+func (c *Config) endpoint(name string) directory.Endpoint {
+	return directory.Endpoint{Namespace: c.Namespace, Component: c.Component, Name: name}
+}
+
+// open opens the directory. look is how often records are looked after.
+func (c *Config) open(context.Context) (b directory.Backend, look time.Duration, err error) {
+	if c.Discovery == "file" {
+		b, err = directory.OpenFiles(c.Folder)
+		return b, time.Second, err
+	}
+	b, err = directory.OpenEtcd(c.Etcd)
+	return b, max(c.Etcd.TTL/3, time.Second), err
+}
