@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"github.com/batonkv/baton/cmd/config"
@@ -60,6 +59,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	return p.side.Stage(ctx, loop.Staging{Chunks: int32(costs.Arena / chunk), Chunk: chunk, Depth: depth,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			w := start
+			w.Stderr = &said{log: p.log.With("group", r.Group, "transport", r.Transport)}
 			w.Arena, w.Setup.Transport, w.Setup.Wire, w.Setup.Group, w.Setup.Bytes, w.Setup.Chunk = arena, r.Transport, id, r.Group, arena.Len, chunk
 			return mover.StartWire(ctx, w)
 		}})
@@ -76,7 +76,7 @@ func (p *parts) wireMover(exe string) (mover.WireConfig, error) {
 	if err != nil {
 		return mover.WireConfig{}, err
 	}
-	return mover.WireConfig{Command: []string{exe, "mover", wireArg}, Stderr: os.Stderr, StartTimeout: starting,
+	return mover.WireConfig{Command: []string{exe, "mover", wireArg}, StartTimeout: starting,
 		Setup: mover.Setup{Listen: net.JoinHostPort(host, "0"), Options: options}}, nil
 }
 
