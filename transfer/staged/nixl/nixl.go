@@ -119,7 +119,9 @@ func New(cfg Config) (*Wire, error) {
 		return nil, err
 	}
 	w.ctx, w.end = context.WithCancel(context.Background())
-	if w.door, err = door.Open(cfg.Listen, cfg.Server, func(c net.Conn) { _ = w.serve(c) }); err != nil {
+	if w.door, err = door.Open(cfg.Listen, maxConns, func(ctx context.Context, c net.Conn) {
+		_ = w.serve(ctx, c) // who dialled sees the end of the connection
+	}); err != nil {
 		w.end()
 		w.own.end(nil)
 		return nil, fmt.Errorf("%w: listen: %w", ErrConfig, err)

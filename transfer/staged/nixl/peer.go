@@ -2,6 +2,7 @@ package nixl
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,10 +11,10 @@ import (
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
-	"github.com/batonkv/baton/transfer/staged/internal/door"
 )
 
 const (
+	dialing    = 10 * time.Second
 	welcoming  = 10 * time.Second // for the answer to a hello
 	maxWaiting = 4096             // fetches of one peer
 	maxPeers   = 256
@@ -182,7 +183,7 @@ func (p *peer) failed(err error) error {
 
 // open dials the peer and has an agent for it.
 func (p *peer) open() (*session, error) {
-	c, err := door.Dial(p.w.ctx, p.addr, p.w.cfg.Client)
+	c, err := p.dial()
 	if err != nil {
 		return nil, p.failed(err)
 	}
@@ -204,6 +205,15 @@ func (p *peer) open() (*session, error) {
 		return nil, err
 	}
 	return newSession(p, c, a, m, forget), nil
+}
+
+func (p *peer) dial() (net.Conn, error) {
+	ctx, stop := context.WithTimeout(p.w.ctx, dialing)
+	defer stop()
+	if t := p.w.cfg.Client; t != nil {
+		return (&tls.Dialer{Config: t}).DialContext(ctx, "tcp", p.addr)
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", p.addr)
 }
 
 // greet asks for what it takes to read from the peer.

@@ -2,12 +2,28 @@ package nixl
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"io"
 	"net"
+	"time"
+)
+
+const (
+	maxConns  = 256              // side connections that are served at once
+	handshake = 10 * time.Second // for TLS, and for who is meant
 )
 
 // serve answers one peer: who it is, then which of its offers are open.
-func (w *Wire) serve(c net.Conn) error {
+func (w *Wire) serve(ctx context.Context, c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(handshake))
+	if w.cfg.Server != nil {
+		t := tls.Server(c, w.cfg.Server)
+		if err := t.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		c = t
+	}
 	var hello [helloBytes]byte
 	if _, err := io.ReadFull(c, hello[:]); err != nil {
 		return err
@@ -24,6 +40,9 @@ func (w *Wire) serve(c net.Conn) error {
 		return err
 	}
 	if _, err := c.Write(w.reach().append(nil, good)); err != nil {
+		return err
+	}
+	if err := c.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
 	r := bufio.NewReaderSize(c, 4<<10)

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -54,36 +55,14 @@ func (w *Wire) offered(a ask) (staged.Exposed, status) {
 	}
 }
 
-// accept serves connections until Close.
-func (w *Wire) accept() {
-	for {
-		c, err := w.listener.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			w.pause()
-			continue
-		}
-		if !w.enter(c) {
-			c.Close()
-			continue
-		}
-		w.work.Go(func() {
-			defer w.leave(c)
-			_ = w.serve(c) // who fetches sees why, or the end of the connection
-		})
-	}
-}
-
 // serve answers one connection's requests in order.
-func (w *Wire) serve(c net.Conn) error {
+func (w *Wire) serve(ctx context.Context, c net.Conn) error {
 	gather := func(bool) error { return nil }
 	if w.cfg.security() == secured {
 		g := &gathered{Conn: c}
 		c, gather = g, g.gather
 	}
-	c, err := w.greet(w.ctx, c, false, handshake)
+	c, err := w.greet(ctx, c, false, handshake)
 	if err != nil {
 		return err
 	}

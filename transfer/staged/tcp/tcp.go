@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/internal/door"
 )
 
 var (
@@ -42,16 +43,15 @@ const MaxConns = 64
 
 // Wire implements staged.Wire.
 type Wire struct {
-	cfg      Config
-	listener net.Listener
-	ctx      context.Context // ends with Close
-	end      context.CancelFunc
-	work     sync.WaitGroup
+	cfg  Config
+	door *door.Door
+	ctx  context.Context // ends with Close
+	end  context.CancelFunc
+	work sync.WaitGroup
 
 	mu      sync.Mutex
 	offers  map[uint64]staged.Exposed
 	peers   map[string]*peer
-	served  map[net.Conn]struct{}
 	stopped bool
 }
 
@@ -66,36 +66,19 @@ func New(cfg Config) (*Wire, error) {
 		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes, %d connections: want TLS for both directions or none, 1 to %d connections",
 			ErrConfig, cfg.Chunk, len(cfg.Arena), cfg.Conns, MaxConns)
 	}
-	l, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
+	w := &Wire{cfg: cfg, offers: map[uint64]staged.Exposed{}, peers: map[string]*peer{}}
+	var err error
+	if w.door, err = door.Open(cfg.Listen, maxConns, func(ctx context.Context, c net.Conn) {
+		_ = w.serve(ctx, c) // who fetches sees why, or the end of the connection
+	}); err != nil {
 		return nil, fmt.Errorf("%w: listen: %w", ErrConfig, err)
 	}
-	w := &Wire{cfg: cfg, listener: l, offers: map[uint64]staged.Exposed{}, peers: map[string]*peer{}, served: map[net.Conn]struct{}{}}
 	w.ctx, w.end = context.WithCancel(context.Background())
-	w.work.Go(w.accept)
 	return w, nil
 }
 
 // Addr implements staged.Wire.
-func (w *Wire) Addr() string { return w.listener.Addr().String() }
-
-// enter keeps a connection for Close.
-func (w *Wire) enter(c net.Conn) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.stopped || len(w.served) >= maxConns {
-		return false
-	}
-	w.served[c] = struct{}{}
-	return true
-}
-
-func (w *Wire) leave(c net.Conn) {
-	c.Close()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.served, c)
-}
+func (w *Wire) Addr() string { return w.door.Addr() }
 
 // pause waits before something that failed is tried again.
 func (w *Wire) pause() {
@@ -116,14 +99,11 @@ func (w *Wire) Close() error {
 		return nil
 	}
 	w.stopped = true
-	for c := range w.served {
-		c.Close()
-	}
 	peers := w.peers
 	w.peers = nil
 	w.mu.Unlock()
 	w.end()
-	err := w.listener.Close()
+	err := w.door.Close()
 	for _, p := range peers {
 		p.close()
 	}
