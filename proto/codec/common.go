@@ -177,6 +177,7 @@ func toPin(b *bound, p handoff.PinInfo) *commonv1.PinInfo {
 		Slot:       b.slot("pin.slot", p.Slot),
 		Tokens:     b.num("pin.tokens", p.Tokens, 0, MaxTokens),
 		Position:   b.num("pin.position", p.Position, 0, MaxTokens),
+		Sums:       toSums(b, p.Sums),
 	}
 }
 
@@ -189,6 +190,7 @@ func fromPin(b *bound, p *commonv1.PinInfo) handoff.PinInfo {
 		Slot:       b.slot("pin.slot", p.GetSlot()),
 		Tokens:     b.num("pin.tokens", p.GetTokens(), 0, MaxTokens),
 		Position:   b.num("pin.position", p.GetPosition(), 0, MaxTokens),
+		Sums:       fromSums(b, p.GetSums()),
 	}
 }
 

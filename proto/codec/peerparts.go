@@ -53,6 +53,7 @@ func toLanded(b *bound, m handoff.Landed) *peerv1.Landed {
 		Ok:        m.OK,
 		Quiet:     m.Quiet,
 		Why:       b.text("landed.why", m.Why, MaxText),
+		Differs:   m.Differs,
 		Bytes:     b.bytes64("landed.bytes", m.Bytes),
 		ElapsedNs: int64(b.dur("landed.elapsed_ns", m.Elapsed)),
 	}
@@ -66,6 +67,7 @@ func fromLanded(b *bound, p *peerv1.Landed) handoff.Landed {
 		OK:      p.GetOk(),
 		Quiet:   p.GetQuiet(),
 		Why:     b.text("landed.why", p.GetWhy(), MaxText),
+		Differs: p.GetDiffers(),
 		Bytes:   b.bytes64("landed.bytes", p.GetBytes()),
 		Elapsed: b.dur("landed.elapsed_ns", time.Duration(p.GetElapsedNs())),
 	}

@@ -37,6 +37,7 @@ var table = []entry{
 	{"handoff.aborted", handoff.ErrAborted, codes.Aborted},
 	{"handoff.peer", handoff.ErrPeer, codes.Unavailable},
 	{"handoff.transfer", handoff.ErrTransfer, codes.DataLoss},
+	{"handoff.checksum", handoff.ErrChecksum, codes.DataLoss},
 	{"handoff.in-doubt", handoff.ErrInDoubt, codes.Unknown},
 	{"handoff.not-ready", handoff.ErrNotReady, codes.Unavailable},
 	{"handoff.attached", handoff.ErrAttached, codes.AlreadyExists},

@@ -18,6 +18,7 @@ const (
 	Landed   Kind = "landed"
 	Admitted Kind = "admitted"
 	Dropped  Kind = "dropped"
+	Differs  Kind = "differs" // what a rank read is not what Peer exported
 	Released Kind = "released"
 	Expired  Kind = "expired"
 	Attached Kind = "attached"

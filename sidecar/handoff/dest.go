@@ -39,10 +39,11 @@ type Read struct {
 	Ticket uint64 // the newest; 0: not submitted
 	Pulls  uint32 // tickets so far
 
-	at     Reach // what tickets read, the open one too
-	open   bool  // the newest ticket has not settled
-	whole  bool  // no ticket follows
-	proved bool  // Checked, held, after the last ticket
+	at     Reach  // what tickets read, the open one too
+	open   bool   // the newest ticket has not settled
+	whole  bool   // no ticket follows
+	proved bool   // Checked, held, after the last ticket
+	adding uint64 // ticket of the sums that are being made of what was read; 0: none
 }
 
 // done reports whether all of it is read.
@@ -64,6 +65,7 @@ type Dest struct {
 	started    time.Duration
 	quietSince time.Duration
 	why        string
+	differs    bool // why it is bad: its bytes are not the source's
 	cancelled  bool // its tickets were asked to stop, at asked
 	asked      time.Duration
 	toldBad    bool // Landed went out while tickets were open
@@ -95,10 +97,10 @@ func (d *Dest) Hold(r Reserved, reads []Read) {
 	d.settle()
 }
 
-// settle makes d good once nothing is left to read or to prove.
+// settle makes d good once nothing is left to read, to prove or to compare.
 func (d *Dest) settle() {
 	for i := range d.Reads {
-		if !d.Reads[i].proved {
+		if !d.Reads[i].proved || d.Reads[i].adding != 0 {
 			return
 		}
 	}
@@ -207,6 +209,25 @@ func (d *Dest) Proved(from Member, c Checked) {
 	d.settle()
 }
 
+// Adding says that what r brought is added up under a ticket: d is not good before Added.
+func (d *Dest) Adding(r *Read, ticket uint64) { r.adding = ticket }
+
+// Added is the end of that: the sums are the source's, or d was failed before.
+func (d *Dest) Added(ticket uint64) {
+	for i := range d.Reads {
+		if r := &d.Reads[i]; r.adding == ticket {
+			r.adding = 0
+		}
+	}
+	d.settle()
+}
+
+// Differ marks the import bad: the bytes are not those that the source summed up.
+func (d *Dest) Differ(why string) {
+	d.differs = d.differs || d.state == Linking || d.state == Moving
+	d.Fail(why)
+}
+
 // Fail marks the import bad; tickets go on until they are done.
 func (d *Dest) Fail(why string) {
 	if d.state == Reserving || d.state == Linking || d.state == Moving {
@@ -234,7 +255,7 @@ func (d *Dest) End() { d.state = Ended }
 // Report returns what the leader should hear, once per change: Landed good; or bad,
 // and again when a bad or dropped import becomes quiet.
 func (d *Dest) Report(rank layout.Rank) (Landed, bool) {
-	l := Landed{ID: d.D.ID, Attempt: d.D.Attempt, N: d.D.N, OK: d.state == Good, Quiet: d.Quiet(), Why: d.why,
+	l := Landed{ID: d.D.ID, Attempt: d.D.Attempt, N: d.D.N, OK: d.state == Good, Quiet: d.Quiet(), Why: d.why, Differs: d.differs,
 		Bytes: d.Bytes, Elapsed: max(d.quietSince-d.started, 0)}
 	switch {
 	case d.state != Good && d.state != Bad && d.state != Quarantine:

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/batonkv/baton/transfer/layout"
@@ -166,5 +167,46 @@ func TestDestNothingToRead(t *testing.T) {
 	d.End()
 	if d.Fail("late"); d.State() != Ended {
 		t.Fatalf("state %v", d.State())
+	}
+}
+
+// TestDestWaitsForSums: what was read and proved is good when its sums were made, and one
+// that differs makes it bad for good.
+func TestDestWaitsForSums(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {0, 2, 1}} {
+		d := NewDest(destD)
+		d.Hold(Reserved{N: 7}, reads()[:1])
+		p, _ := d.Next(0)
+		d.Submitted(0, p, 1, 1)
+		d.Adding(d.TicketDone(1, 5, "", 2), 9)
+		for i, x := range order {
+			switch x {
+			case 0:
+				d.Proved(from[0], Checked{checkOf(0), true})
+			case 1:
+				d.Added(9)
+			case 2:
+				d.Added(8) // another's
+			}
+			proved, added := slices.Contains(order[:i+1], 0), slices.Contains(order[:i+1], 1)
+			if good := d.State() == Good; good != (proved && added) {
+				t.Fatalf("%v: state %v after %d", order, d.State(), i)
+			}
+		}
+		d.Differ("late")
+		if l, ok := d.Report(0); !ok || !l.OK || l.Differs {
+			t.Errorf("a good one is not spoilt: %+v", l)
+		}
+	}
+	d := NewDest(destD)
+	d.Hold(Reserved{N: 7}, reads()[:1])
+	p, _ := d.Next(0)
+	d.Submitted(0, p, 1, 1)
+	d.Adding(d.TicketDone(1, 5, "", 2), 9)
+	d.Differ("attn.k")
+	d.Added(9)
+	d.Proved(from[0], Checked{checkOf(0), true})
+	if l, ok := d.Report(0); !ok || l.OK || !l.Differs || l.Why != "attn.k" || !l.Quiet {
+		t.Errorf("%+v, %v", l, ok)
 	}
 }

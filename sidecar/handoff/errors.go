@@ -16,6 +16,7 @@ var (
 	ErrAborted  = errors.New("handoff: aborted")
 	ErrPeer     = errors.New("handoff: peer lost")
 	ErrTransfer = errors.New("handoff: transfer failed")
+	ErrChecksum = errors.New("handoff: checksums differ") // what arrived is not what was exported, or that cannot be told and must be
 	ErrInDoubt  = errors.New("handoff: in doubt: ask Get")
 	ErrNotReady = errors.New("handoff: group not ready") // no engine, or not every rank, is attached
 	ErrAttached = errors.New("handoff: rank already attached")

@@ -3,6 +3,8 @@ package handoff
 import (
 	"fmt"
 	"slices"
+
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // grown is what a Source knows of parts. Ranks run at their own pace: importers are told
@@ -19,7 +21,8 @@ type grown struct {
 type rankGrown struct {
 	extent Extent
 	blocks []int32 // that importers were not told
-	slot   int32   // once all is stated
+	slot   int32   // once all is stated,
+	sums   sums.Sums
 }
 
 // Exporting takes a part of the leader's own.
@@ -84,7 +87,7 @@ func (s *Source) grow(m Pinned) error {
 	if err := continues(r.extent, o.Tokens, []PinInfo{so}, Part{Pins: []PinInfo{p}, Extent: m.Extent}); err != nil {
 		return fmt.Errorf("%w: label %q: %w", ErrEngine, s.Label, err)
 	}
-	r.extent, r.blocks, r.slot = m.Extent, append(r.blocks, p.Blocks...), p.Slot
+	r.extent, r.blocks, r.slot, r.sums = m.Extent, append(r.blocks, p.Blocks...), p.Slot, p.Sums
 	return nil
 }
 
@@ -112,9 +115,9 @@ func (s *Source) news() []PinInfo {
 		out[i].Blocks = nil
 		if s.grown.ranks != nil && s.grown.ranks[i].extent.Part > 0 {
 			r := &s.grown.ranks[i]
-			out[i].Blocks, out[i].Slot, r.blocks = r.blocks, r.slot, nil
+			out[i].Blocks, out[i].Slot, out[i].Sums, r.blocks = r.blocks, r.slot, r.sums, nil
 			if s.grown.more() {
-				out[i].Slot = -1
+				out[i].Slot, out[i].Sums = -1, sums.Sums{}
 			}
 		}
 	}

@@ -182,7 +182,10 @@ func (l *Leader) Landed(rank int, r Landed, now time.Duration) (all bool, err er
 	if l.state != Granting && l.state != Pulling {
 		return false, nil
 	}
-	if !r.OK {
+	switch {
+	case !r.OK && r.Differs:
+		return false, fmt.Errorf("%w: rank %d: %s", ErrChecksum, rank, r.Why)
+	case !r.OK:
 		return false, fmt.Errorf("%w: rank %d: %s", ErrTransfer, rank, r.Why)
 	}
 	l.landed[rank] = true

@@ -136,13 +136,13 @@ func continues(e Extent, tokens int32, ps []PinInfo, m Part) error {
 // maxTable bounds what parts make of a block table.
 const maxTable = 1 << 20
 
-// grownPins are ps and what a part adds. Slots come with the last part: before it nobody
-// can name what is per request.
+// grownPins are ps and what a part adds. Slots and sums come with the last part: before it
+// nobody can name what is per request.
 func grownPins(ps, part []PinInfo) []PinInfo {
 	out := slices.Clone(ps)
 	for i := range out {
 		out[i].Blocks = slices.Concat(out[i].Blocks, part[i].Blocks)
-		out[i].Slot = part[i].Slot
+		out[i].Slot, out[i].Sums = part[i].Slot, part[i].Sums
 	}
 	return out
 }

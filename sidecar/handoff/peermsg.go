@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // PeerMessage is a one-way message between two sidecars. A session is ordered;
@@ -78,6 +79,8 @@ type PinInfo struct {
 	Slot       int32   // -1: no per-request state
 	Tokens     int32   // tokens whose KV is held
 	Position   int32   // position of the per-request state
+	// Sums are of its bytes as the rank's mover found them at Export; zero: none were made.
+	Sums sums.Sums
 }
 
 // Leased gives a rank's pin its hand-off and its own deadline, counted from arrival.
@@ -120,6 +123,7 @@ type Landed struct {
 	OK      bool
 	Quiet   bool
 	Why     string
+	Differs bool // why it failed: the bytes are not those that the source summed up
 	Bytes   int64
 	Elapsed time.Duration // first pull submitted to last ticket done
 }

@@ -77,8 +77,10 @@ type Sidecar struct {
 	host     string
 	imports  atomic.Int64 // as the machine counts them; grants too
 	grants   atomic.Pointer[metrics.Grants]
-	draining atomic.Bool // as the machine says
-	staging  *staging    // nil: only memory that can be mapped is read
+	draining atomic.Bool   // as the machine says
+	staging  *staging      // nil: only memory that can be mapped is read
+	adding   int           // sums that the mover makes
+	toAdd    []machine.Sum // and those that wait; the machine bounds them
 	pairs    map[handoff.Member]*pair
 	attached map[engineSession]handoff.Attach
 	mover    int32 // the last one that MoverRestarted told of; 0: none

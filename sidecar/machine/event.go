@@ -9,6 +9,7 @@ import (
 	"github.com/batonkv/baton/transfer/lower"
 	"github.com/batonkv/baton/transfer/reshard"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // Session numbers an engine session of this process; the driver mints it.
@@ -59,6 +60,12 @@ type (
 	PullDone struct {
 		Ticket uint64
 		Bytes  int64
+		Err    error
+	}
+	// Summed answers Sum: nothing reads for it any more.
+	Summed struct {
+		Ticket uint64
+		Sums   []uint64
 		Err    error
 	}
 	// AskGrant asks for leave to pack for a staged pull of Peer; Granted or GrantRefused
@@ -117,6 +124,7 @@ func (Found) event()           {}
 func (Linked) event()          {}
 func (LinksLost) event()       {}
 func (PullDone) event()        {}
+func (Summed) event()          {}
 func (AskGrant) event()        {}
 func (GrantEnded) event()      {}
 func (PackerExited) event()    {}
@@ -155,8 +163,8 @@ type (
 		Key     uint64
 		Buffers []handoff.BufferDecl
 	}
-	// UnmapBuffers takes a session's buffers from the mover: no ticket of it is open, and no
-	// pack.
+	// UnmapBuffers takes a session's buffers from the mover: no ticket of it is open, no pack
+	// and no sum.
 	UnmapBuffers struct{ Session Session }
 	// ToPeer sends to another sidecar; to this one, the driver feeds it back as FromPeer.
 	ToPeer struct {
@@ -192,6 +200,26 @@ type (
 		Plan     *reshard.Plan // that Template is of
 		Piece    handoff.Piece // of the hand-off that Template and Job are for
 		Part     uint32        // counts the pulls of the pair, from 0
+	}
+	// Sum adds up what lies in the engine's buffers; Summed follows. It reads alone, so a mover
+	// that died may be followed by the next.
+	Sum struct {
+		Ticket uint64
+		Job    sums.Job
+	}
+	// Unsummed tells that an export goes without sums, and why.
+	Unsummed struct {
+		Label string
+		Err   error
+	}
+	// Compared counts sums of what one read brought: equal to the source's, different, and
+	// those that cannot be compared. The rest is set when some differ.
+	Compared struct {
+		Equal, Differ, Skipped int64
+		ID                     handoff.ID
+		Label                  string
+		Peer                   handoff.Member
+		Why                    string
 	}
 	// CancelPull asks a ticket to stop; PullDone still follows.
 	CancelPull struct{ Ticket uint64 }
@@ -250,6 +278,9 @@ func (ShareBuffers) effect()  {}
 func (OpenLink) effect()      {}
 func (CloseLink) effect()     {}
 func (Pull) effect()          {}
+func (Sum) effect()           {}
+func (Unsummed) effect()      {}
+func (Compared) effect()      {}
 func (CancelPull) effect()    {}
 func (KillMover) effect()     {}
 func (Granted) effect()       {}

@@ -24,13 +24,16 @@ func (m *Machine) fenced(f handoff.Fenced) {
 // clear reports whether no step behind fence n can write its memory any more.
 func (m *Machine) clear(n uint64) bool { return n <= m.engine.fenced }
 
-// statePin tells the leader of a pin, or what a part adds to it, whose memory stands still.
+// statePin tells the leader of a pin, or what a part adds to it, whose memory stands still;
+// of all of it once it is summed up.
 func (m *Machine) statePin(p *handoff.Pin) {
 	for {
 		msg, ok := p.Clear(m.engine.fenced)
 		if !ok {
 			return
 		}
-		m.toLeader(msg)
+		if msg.More || !m.sumPin(p, msg) {
+			m.toLeader(msg)
+		}
 	}
 }

@@ -223,7 +223,9 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 		}):
 			err = fmt.Errorf("%w: the source's pins are not one for each rank, in order", handoff.ErrPlan)
 		default:
-			err = m.hash(i)
+			if err = m.checkSums(g.geometry.Model, o); err == nil {
+				err = m.hash(i)
+			}
 		}
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ type Load struct {
 	Pins    int
 	Dests   int // imports that hold this rank's memory, or are about to
 	Tickets int // copies
+	Sums    int // that are being made
 	Grants  int // to pack
 	Leaving int // pins that are over, whose memory a pack keeps from the engine
 	Dials   int // peers without a session, wanted
@@ -18,7 +19,7 @@ type Load struct {
 
 // Load returns what is under way.
 func (m *Machine) Load() Load {
-	l := Load{Imports: len(m.lead.imports), Labels: len(m.lead.labels), Pins: m.exports(), Dests: len(m.dests), Tickets: len(m.tickets),
+	l := Load{Imports: len(m.lead.imports), Labels: len(m.lead.labels), Pins: m.exports(), Dests: len(m.dests), Tickets: len(m.tickets), Sums: len(m.adding),
 		Grants: m.grants.Open(), Leaving: len(m.leaving)}
 	for _, os := range m.lead.opens {
 		l.Opens += len(os)

@@ -9,7 +9,7 @@
 // leader before), group.go (who may say what, and a rank under its leader), export.go,
 // grant.go, lease.go and offer.go (source side: pins, packs, leases, answers to importers),
 // importer.go, queue.go and outcome.go (importing leader: its way, and how it ends), parts.go
-// (what leaves before it is whole, on either side), plan.go, pull.go, stuck.go and fence.go (a
+// (what leaves before it is whole, on either side), plan.go, pull.go, sums.go, stuck.go and fence.go (a
 // rank's share of an import, and its memory), weights.go, action.go, await.go, drain.go and reset.go (what control planes ask of a whole group),
 // peers.go (sessions and links), list.go (what a leader is asked). meets.go, meetings.go
 // and load.go only look: they are for simulations and tests.
@@ -25,6 +25,7 @@ import (
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // Config is fixed for the life of a sidecar process.
@@ -32,6 +33,9 @@ type Config struct {
 	Self handoff.Member
 	// Role is what the group does: prefill exports, decode imports, both (or "") does both.
 	Role discovery.Role
+	// Verify is how much of an export is summed up, and whether imports are compared: Off
+	// compares nothing, Sample what the source brings sums of, All refuses less than all.
+	Verify sums.Mode
 	// Mint returns random numbers: keys, ids, fd keys. It is part of the machine's input.
 	Mint func() uint64
 
@@ -100,6 +104,7 @@ type Machine struct {
 	kept    map[string]Now           // labels that the engine holds for no pin: of before it attached, or whose Free waits; with this rank's own deadline
 	dests   map[uint64]*handoff.Dest // by Reserve number
 	tickets map[uint64]ticket
+	adding  map[uint64]adding // sums that are being made
 	lastTkt uint64
 	sources map[handoff.Digest]*sourceGroup // geometries that the leader passed on
 
@@ -111,7 +116,7 @@ type Machine struct {
 func New(cfg Config) *Machine {
 	m := &Machine{cfg: cfg.Defaults(), records: map[place]discovery.Record{}, peers: map[handoff.Member]*peer{},
 		links: map[handoff.Member]*link{}, pins: map[handoff.PinID]*handoff.Pin{}, kept: map[string]Now{}, dests: map[uint64]*handoff.Dest{},
-		leaving: map[staged.Pin]*leaving{}, tickets: map[uint64]ticket{}, sources: map[handoff.Digest]*sourceGroup{}}
+		leaving: map[staged.Pin]*leaving{}, tickets: map[uint64]ticket{}, adding: map[uint64]adding{}, sources: map[handoff.Digest]*sourceGroup{}}
 	m.lead = newLeader()
 	m.lead.attempts = handoff.Attempt(m.cfg.Self.Incarnation) << 32
 	return m
@@ -141,6 +146,8 @@ func (m *Machine) Step(now Now, e Event) []Effect {
 		m.linksLost()
 	case PullDone:
 		m.pullDone(e)
+	case Summed:
+		m.summed(e)
 	case AskGrant:
 		m.askGrant(e)
 	case GrantEnded:

@@ -362,3 +362,21 @@ func (m *Machine) launchState() int {
 	}
 	return 1
 }
+
+// meetsSums is what was added up, at the pin or the import that it is of.
+func (m *Machine) meetsSums(e Summed, dst []Pair) []Pair {
+	a, ok := m.adding[e.Ticket]
+	switch {
+	case !ok:
+		return dst
+	case a.dest == nil:
+		return append(dst, m.pinPair(a.pin, inPinSummed))
+	case m.dests[a.dest.D.N] != a.dest:
+		return append(dst, pairOf(destHalf, absent, inSummed))
+	}
+	in := inSummed
+	if n, _ := a.match.Compare(m.sources[a.dest.D.Source].geometry.Model, e.Sums); n > 0 || e.Err != nil {
+		in = inDiffers
+	}
+	return append(dst, m.destPair(a.dest.D.N, in))
+}

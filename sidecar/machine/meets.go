@@ -54,6 +54,7 @@ const ( // of a pin
 	inAskGrant
 	inGrantEnded
 	inPackerExited
+	inPinSummed
 	pinInputs
 )
 
@@ -75,6 +76,8 @@ const ( // of a destination rank
 	inEngineDown
 	inFenced
 	inPart
+	inSummed
+	inDiffers
 	destInputs
 )
 
@@ -142,10 +145,10 @@ var halves = [numHalves]struct {
 	{"source", 0, []string{"absent", "announced", "leasing", "over"},
 		[]string{"Announce", "Export", "Pinned", "Open", "Done", "Withdraw", "Release", "lease-ends", "group-breaks", "Extended", "SetWeightsEpoch", "Reset", "ExportPart"}},
 	{"pin", sourcePairs, []string{"absent", "waiting", "leased", "leaving"},
-		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down", "Extend", "Fenced", "AskGrant", "GrantEnded", "packer-exited"}},
+		[]string{"Leased", "Unpin", "Free", "Check", "deadline", "engine-down", "Extend", "Fenced", "AskGrant", "GrantEnded", "packer-exited", "Summed"}},
 	{"dest", sourcePairs + pinPairs, []string{"absent", "reserving", "linking", "moving", "good", "bad", "quarantine"},
 		[]string{"Reserve", "Admit", "Drop", "ReleaseQuarantine", "Reserved", "full", "copied", "copy-failed", "held", "gone", "linked", "link-failed",
-			"source-down", "links-lost", "engine-down", "Fenced", "Part"}},
+			"source-down", "links-lost", "engine-down", "Fenced", "Part", "Summed", "differs"}},
 	{"leader", sourcePairs + pinPairs + destPairs, []string{"absent", "finding", "opening", "waiting", "granting", "pulling", "consuming", "admitting", "draining"},
 		[]string{"Import", "Abort", "opened", "pending", "not-opened", "granted", "full", "landed", "failed", "done", "not-done", "Applied", "source-lost",
 			"deadline", "group-breaks", "SetWeightsEpoch", "Reset", "Part"}},
@@ -209,6 +212,8 @@ func (m *Machine) Meets(now Now, e Event, dst []Pair) []Pair {
 		if t, ok := m.tickets[e.Ticket]; ok {
 			dst = append(dst, m.destPair(t.reserve, in))
 		}
+	case Summed:
+		return m.meetsSums(e, dst)
 	case Tick:
 		return m.meetsTick(now, dst)
 	default:

@@ -145,6 +145,9 @@ func (m *Machine) part(p handoff.Member, msg handoff.Part) {
 		return
 	}
 	fresh, err := i.Parts(msg)
+	if err == nil && m.lead.roster != nil {
+		err = m.checkSums(m.lead.roster.Geometry.Model, i.Opened)
+	}
 	if err != nil {
 		m.failImport(i, err)
 		return

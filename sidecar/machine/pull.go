@@ -198,6 +198,7 @@ func (m *Machine) pull(d *handoff.Dest, i int) bool {
 	case n == 0:
 		if done := d.Passed(i, p); done != nil {
 			m.do(ToPeer{done.From, d.Check(done)})
+			m.compare(d, done)
 		}
 		return true
 	case !m.link(r.From, r.Source.Pin) || !m.clear(d.Reserved.Fence):
@@ -237,6 +238,7 @@ func (m *Machine) pullDone(e PullDone) {
 		}
 		if r := d.TicketDone(e.Ticket, e.Bytes, why, m.now); r != nil {
 			m.do(ToPeer{r.From, d.Check(r)})
+			m.compare(d, r)
 		}
 		m.submit(d)
 		m.report(d)
@@ -253,8 +255,10 @@ func (m *Machine) unmapQuiet() {
 	}
 }
 
-// quiet reports whether no copy and no pack is open.
-func (m *Machine) quiet() bool { return m.openTickets() == 0 && m.grants.Open() == 0 }
+// quiet reports whether no copy, no pack and no sum is open.
+func (m *Machine) quiet() bool {
+	return m.openTickets() == 0 && m.grants.Open() == 0 && len(m.adding) == 0
+}
 
 func (m *Machine) checked(p handoff.Member, c handoff.Checked) {
 	for _, n := range m.sortedDests() {

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // world runs the machines of whole groups over a perfect network, with engines and
@@ -28,27 +30,35 @@ type world struct {
 	seed    uint64
 	later   []func()              // tried again with every tick
 	weights handoff.WeightsPolicy // of groups that are added
+	verify  sums.Mode             // of sidecars that are added
 	kvOnly  bool                  // groups that are added have no per-request state
 
 	onPull func(n *node, p Pull) error // result of a copy; nil: good
+	onSum  func(n *node, s *Summed)    // changes what a mover answers
+	hold   func(n *node) bool          // its sums are made when a test says so
 	change func(*handoff.Export)       // before it is sent
 	drop   func(from, to handoff.Member, msg handoff.PeerMessage) bool
 }
 
 // node is one sidecar with its engine.
 type node struct {
-	w       *world
-	m       *Machine
-	self    handoff.Member
-	eng     *fakeEngine
-	notices []Notice
-	up      map[handoff.Member]bool
-	refused []Refuse
-	closed  []error
-	open    map[uint64]bool // tickets
-	dead    bool            // its process has ended
-	killed  int             // times that a mover was
-	packs   []Effect        // what who packs hears, and movers that were killed
+	w         *world
+	m         *Machine
+	self      handoff.Member
+	eng       *fakeEngine
+	notices   []Notice
+	up        map[handoff.Member]bool
+	refused   []Refuse
+	closed    []error
+	open      map[uint64]bool // tickets
+	dead      bool            // its process has ended
+	killed    int             // times that a mover was
+	sums      []Sum           // that are held
+	said      []Compared      // not of equal sums alone
+	equal     int64           // sums
+	published []events.Event
+	unmaps    int
+	packs     []Effect // what who packs hears, and movers that were killed
 }
 
 func newWorld(t *testing.T) *world {
@@ -86,7 +96,7 @@ func (w *world) group(name string, tp int32) {
 		self := handoff.Member{Group: name, Rank: layout.Rank(r), Incarnation: handoff.Incarnation(w.mint())}
 		members = append(members, self)
 		n := &node{w: w, self: self, up: map[handoff.Member]bool{}, open: map[uint64]bool{},
-			m: New(Config{Self: self, Mint: w.mint})}
+			m: New(Config{Self: self, Mint: w.mint, Verify: w.verify})}
 		w.nodes[self] = n
 		w.order = append(w.order, self)
 		w.records = append(w.records, discovery.Record{Group: name, Rank: r, Incarnation: uint64(self.Incarnation), Addr: self.String()})
@@ -198,6 +208,20 @@ func (n *node) carry(f Effect) {
 	case Pull:
 		n.open[f.Ticket] = true
 		w.post(func() { n.pull(f) })
+	case Sum:
+		if w.hold != nil && w.hold(n) {
+			n.sums = append(n.sums, f)
+			return
+		}
+		w.post(func() { n.sum(f) })
+	case Compared:
+		if n.equal += f.Equal; f.Differ+f.Skipped > 0 {
+			n.said = append(n.said, f)
+		}
+	case UnmapBuffers:
+		n.unmaps++
+	case Publish:
+		n.published = append(n.published, f.Event)
 	case KillMover:
 		n.killed++
 		n.packs = append(n.packs, f)

@@ -29,6 +29,7 @@ const (
 	Check   Phase = "check"   // last Reserved to the last Landed, less Move
 	Done    Phase = "done"    // Done asked to Done answered
 	Admit   Phase = "admit"   // Admit decided to applied on every rank
+	Sum     Phase = "sum"     // adding up one rank's export, or what it read: at either end, within Export or check
 )
 
 // Reason is why a message was dropped.
@@ -69,6 +70,7 @@ type Metrics struct {
 	dropped  *prometheus.CounterVec
 	sessions *prometheus.GaugeVec
 	restarts prometheus.Counter
+	compared *prometheus.CounterVec
 	adapters []adapter
 }
 
@@ -82,6 +84,7 @@ func New(cluster, pool, group, rank string) *Metrics {
 		handoffs: counter("handoffs_total", "Hand-offs that ended, by outcome.", "outcome"),
 		bytes:    counter("moved_bytes_total", "Bytes moved into this rank's engine, by transport backend.", "backend"),
 		dropped:  counter("dropped_messages_total", "Messages that were dropped, by reason.", "reason"),
+		compared: counter("verified_sums_total", "Sums of imported state that were compared with the source's, by result; skipped ones cannot be compared.", "result"),
 		sessions: gauge("sessions", "Sessions that are open, by kind.", "kind"),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "baton", Name: "mover_restarts_total", Help: "Movers that took the place of one that died.",
@@ -92,7 +95,7 @@ func New(cluster, pool, group, rank string) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 20),
 		}, []string{"phase"}),
 	}
-	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.restarts)
+	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.restarts, m.compared)
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -100,6 +103,7 @@ func New(cluster, pool, group, rank string) *Metrics {
 	for _, o := range []Outcome{Admitted, Aborted, Failed, Expired} {
 		m.handoffs.WithLabelValues(string(o)) // a rate needs the series before its first event
 	}
+	m.Compared(0, 0, 0)
 	return m
 }
 
@@ -124,6 +128,13 @@ func (m *Metrics) Took(p Phase, d time.Duration) {
 
 // Dropped counts a message that was dropped.
 func (m *Metrics) Dropped(r Reason) { m.dropped.WithLabelValues(string(r)).Inc() }
+
+// Compared counts sums of what a rank read: equal to the source's, different, and not comparable.
+func (m *Metrics) Compared(equal, differ, skipped int64) {
+	m.compared.WithLabelValues("equal").Add(float64(equal))
+	m.compared.WithLabelValues("differs").Add(float64(differ))
+	m.compared.WithLabelValues("skipped").Add(float64(skipped))
+}
 
 // Sessions sets how many sessions are open.
 func (m *Metrics) Sessions(k SessionKind, n int) {

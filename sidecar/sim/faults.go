@@ -42,6 +42,8 @@ const (
 	Revoked // a lease ends under a pack
 	CopyFails
 	CopyHangs
+	CopyCorrupts // it brings a bit that is not the source's
+	SumFails
 	SlowCopy
 	MapFails
 	LinkFails
@@ -70,7 +72,7 @@ const (
 
 var faultNames = [numFaults]string{"slow message", "duplicate", "broken session", "strike after a message", "lost message", "message outlives its session", "message replayed", "forged claim", "stale answer", "late PeerDown",
 	"black hole", "dial fails", "stale record", "missing record", "rank's sidecar crashes", "leader's sidecar crashes", "word of a dead leader", "sidecar superseded", "sidecar pauses", "late tick",
-	"mover dies", "wire mover dies", "wire mover crashes", "slow pack", "grant revoked", "copy fails", "copy hangs", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
+	"mover dies", "wire mover dies", "wire mover crashes", "slow pack", "grant revoked", "copy fails", "copy hangs", "copy corrupts", "sum fails", "slow copy", "mapping fails", "link fails", "engine rank dies", "engine's session ends", "fenced memory", "mover killed by its sidecar", "engine group ends",
 	"abort", "abort by the engine", "release", "re-route", "asked twice", "wrong key", "never exported", "never imported", "label used again", "new weights", "reset", "export in parts", "preemption of parts"}
 
 func (f Fault) String() string {

@@ -140,6 +140,8 @@ func (n *sidecar) settle(t *ticket, err error) {
 	}
 	if err != nil {
 		n.spoil(t)
+	} else if n.w.chance(n.w.temper.corrupt) {
+		n.corrupt(t)
 	}
 	t.over = true
 	n.tickets = slices.DeleteFunc(n.tickets, func(o *ticket) bool { return o == t })

@@ -39,6 +39,7 @@ type sidecar struct {
 	joins    map[handoff.Member]handoff.Join // what its ranks stated since the group stood last
 	roster   []handoff.Member                // of its group, as it said
 	answers  map[handoff.ID][]answer         // that it heard
+	adding   map[*engine]int                 // sums of its memory
 	held     map[claim]bool                  // landed: true; a pin was not held before that: false
 	stage    *stage                          // nil: it has staged nothing
 	late     *lateWords                      // of a leader that died
@@ -58,7 +59,7 @@ func (s *seat) start() {
 	n := &sidecar{seat: s, self: self, born: w.now, base: w.between(time.Second, time.Hour), ppm: w.r.Int64N(2*drift) - drift,
 		links: map[handoff.Incarnation]*link{}, pins: map[handoff.PinID]pin{},
 		m: machine.New(machine.Config{Self: self, Role: s.g.role, Mint: w.r.Uint64, Lease: w.temper.lease, Margin: w.temper.margin, MaxHold: w.temper.hold,
-			Deadline: 9 * time.Second, Patience: 6 * time.Second, KillAfter: 7 * time.Second, KeepSources: w.temper.keep})}
+			Deadline: 9 * time.Second, Patience: 6 * time.Second, KillAfter: 7 * time.Second, KeepSources: w.temper.keep, Verify: w.temper.verify})}
 	w.lives = append(w.lives, n)
 	s.side = n
 	w.register(s, self.Incarnation)
@@ -171,6 +172,8 @@ func (n *sidecar) carry(f machine.Effect) {
 		delete(n.links, f.Peer.Incarnation)
 	case machine.Pull:
 		n.pull(f)
+	case machine.Sum:
+		n.sum(f)
 	case machine.CancelPull:
 		n.cancel(f.Ticket)
 	case machine.KillMover:
@@ -237,7 +240,11 @@ func (n *sidecar) unmapped(s machine.Session) {
 			n.w.fail("%v unmaps memory that copy %d writes", n.self, t.p.Ticket)
 		}
 	}
-	if e := n.w.engines[s]; e.dead {
+	e := n.w.engines[s]
+	if n.adding[e] > 0 {
+		n.w.fail("%v unmaps memory under %d sums", n.self, n.adding[e])
+	}
+	if e.dead {
 		e.gone = true
 	}
 }

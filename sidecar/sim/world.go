@@ -22,6 +22,7 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // world is one cluster.
@@ -87,6 +88,8 @@ type temper struct {
 	pack                      time.Duration // how slow at most
 	pinch                     int           // percent of the instants of pinch.go at which something happens
 	step                      time.Duration // of engines
+	verify                    sums.Mode     // of sidecars
+	corrupt                   int           // percent of copies that bring a wrong bit; of worlds that verify all
 }
 
 func (w *world) chance(percent int) bool { return !w.calm && percent > 0 && w.r.IntN(100) < percent }

@@ -1768,7 +1768,9 @@ type PinInfo struct {
 	// Tokens whose KV is held.
 	Tokens int32 `protobuf:"varint,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Position of the per-request state.
-	Position      int32 `protobuf:"varint,7,opt,name=position,proto3" json:"position,omitempty"`
+	Position int32 `protobuf:"varint,7,opt,name=position,proto3" json:"position,omitempty"`
+	// Of its bytes at Export; absent: none were made.
+	Sums          *Sums `protobuf:"bytes,8,opt,name=sums,proto3" json:"sums,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1852,6 +1854,165 @@ func (x *PinInfo) GetPosition() int32 {
 	return 0
 }
 
+func (x *PinInfo) GetSums() *Sums {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
+// Sums is what a rank added up of what it pins, so that a reader can compare.
+type Sums struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 a sample, 2 everything.
+	Mode uint32 `protobuf:"varint,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Tokens of one sum, a power of two.
+	Range         int32      `protobuf:"varint,2,opt,name=range,proto3" json:"range,omitempty"`
+	Parts         []*SumPart `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sums) Reset() {
+	*x = Sums{}
+	mi := &file_common_v1_common_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sums) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sums) ProtoMessage() {}
+
+func (x *Sums) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sums.ProtoReflect.Descriptor instead.
+func (*Sums) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Sums) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *Sums) GetRange() int32 {
+	if x != nil {
+		return x.Range
+	}
+	return 0
+}
+
+func (x *Sums) GetParts() []*SumPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// SumPart is the sums of one box of a state.
+type SumPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index into the model's states.
+	State int32 `protobuf:"varint,1,opt,name=state,proto3" json:"state,omitempty"`
+	Box   *Box  `protobuf:"bytes,2,opt,name=box,proto3" json:"box,omitempty"`
+	// Of a paged state.
+	Tokens *Span `protobuf:"bytes,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Of a per-request state: window columns that are summed, the newest ones.
+	Rows  int32 `protobuf:"varint,4,opt,name=rows,proto3" json:"rows,omitempty"`
+	Dtype DType `protobuf:"varint,5,opt,name=dtype,proto3,enum=baton.common.v1.DType" json:"dtype,omitempty"`
+	// By layer, unit and range of tokens.
+	Sums          []uint64 `protobuf:"fixed64,6,rep,packed,name=sums,proto3" json:"sums,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SumPart) Reset() {
+	*x = SumPart{}
+	mi := &file_common_v1_common_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SumPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SumPart) ProtoMessage() {}
+
+func (x *SumPart) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SumPart.ProtoReflect.Descriptor instead.
+func (*SumPart) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SumPart) GetState() int32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *SumPart) GetBox() *Box {
+	if x != nil {
+		return x.Box
+	}
+	return nil
+}
+
+func (x *SumPart) GetTokens() *Span {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *SumPart) GetRows() int32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *SumPart) GetDtype() DType {
+	if x != nil {
+		return x.Dtype
+	}
+	return DType_D_TYPE_UNSPECIFIED
+}
+
+func (x *SumPart) GetSums() []uint64 {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
 // Reach says how much of a prompt's paged states may be read: all layers of the first tokens,
 // and so many layers, counted within each state, of those up to ahead.
 type Reach struct {
@@ -1865,7 +2026,7 @@ type Reach struct {
 
 func (x *Reach) Reset() {
 	*x = Reach{}
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2038,7 @@ func (x *Reach) String() string {
 func (*Reach) ProtoMessage() {}
 
 func (x *Reach) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2051,7 @@ func (x *Reach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reach.ProtoReflect.Descriptor instead.
 func (*Reach) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Reach) GetTokens() int32 {
@@ -1929,7 +2090,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2102,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2115,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Extent) GetMore() bool {
@@ -2018,7 +2179,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2191,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2204,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Decision) GetN() uint64 {
@@ -2196,7 +2357,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2369,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2382,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Reserved) GetN() uint64 {
@@ -2293,7 +2454,7 @@ type LifecycleAck struct {
 
 func (x *LifecycleAck) Reset() {
 	*x = LifecycleAck{}
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2466,7 @@ func (x *LifecycleAck) String() string {
 func (*LifecycleAck) ProtoMessage() {}
 
 func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2479,7 @@ func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleAck.ProtoReflect.Descriptor instead.
 func (*LifecycleAck) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LifecycleAck) GetN() uint64 {
@@ -2351,7 +2512,7 @@ type Import struct {
 
 func (x *Import) Reset() {
 	*x = Import{}
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2524,7 @@ func (x *Import) String() string {
 func (*Import) ProtoMessage() {}
 
 func (x *Import) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2537,7 @@ func (x *Import) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Import.ProtoReflect.Descriptor instead.
 func (*Import) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Import) GetLabel() string {
@@ -2423,7 +2584,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2596,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2609,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Imported) GetLabel() string {
@@ -2508,7 +2669,7 @@ type Phases struct {
 
 func (x *Phases) Reset() {
 	*x = Phases{}
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2681,7 @@ func (x *Phases) String() string {
 func (*Phases) ProtoMessage() {}
 
 func (x *Phases) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2694,7 @@ func (x *Phases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phases.ProtoReflect.Descriptor instead.
 func (*Phases) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Phases) GetOpenNs() int64 {
@@ -2592,7 +2753,7 @@ type Transport struct {
 
 func (x *Transport) Reset() {
 	*x = Transport{}
-	mi := &file_common_v1_common_proto_msgTypes[26]
+	mi := &file_common_v1_common_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2765,7 @@ func (x *Transport) String() string {
 func (*Transport) ProtoMessage() {}
 
 func (x *Transport) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[26]
+	mi := &file_common_v1_common_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2778,7 @@ func (x *Transport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transport.ProtoReflect.Descriptor instead.
 func (*Transport) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Transport) GetName() string {
@@ -2663,7 +2824,7 @@ type LinkEnd struct {
 
 func (x *LinkEnd) Reset() {
 	*x = LinkEnd{}
-	mi := &file_common_v1_common_proto_msgTypes[27]
+	mi := &file_common_v1_common_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2836,7 @@ func (x *LinkEnd) String() string {
 func (*LinkEnd) ProtoMessage() {}
 
 func (x *LinkEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[27]
+	mi := &file_common_v1_common_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2849,7 @@ func (x *LinkEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkEnd.ProtoReflect.Descriptor instead.
 func (*LinkEnd) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LinkEnd) GetTransports() []*Transport {
@@ -2844,7 +3005,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\rweights_epoch\x18\b \x01(\x04R\fweightsEpoch\x12!\n" +
 	"\fblock_tokens\x18\t \x01(\x05R\vblockTokens\x12/\n" +
 	"\x06resume\x18\n" +
-	" \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\"\xaf\x01\n" +
+	" \x01(\v2\x17.baton.common.v1.ResumeR\x06resume\"\xda\x01\n" +
 	"\aPinInfo\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pin\x18\x02 \x01(\x04R\x03pin\x12\x1e\n" +
@@ -2854,7 +3015,19 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06blocks\x18\x04 \x03(\x05R\x06blocks\x12\x12\n" +
 	"\x04slot\x18\x05 \x01(\x11R\x04slot\x12\x16\n" +
 	"\x06tokens\x18\x06 \x01(\x05R\x06tokens\x12\x1a\n" +
-	"\bposition\x18\a \x01(\x05R\bposition\"M\n" +
+	"\bposition\x18\a \x01(\x05R\bposition\x12)\n" +
+	"\x04sums\x18\b \x01(\v2\x15.baton.common.v1.SumsR\x04sums\"`\n" +
+	"\x04Sums\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05range\x18\x02 \x01(\x05R\x05range\x12.\n" +
+	"\x05parts\x18\x03 \x03(\v2\x18.baton.common.v1.SumPartR\x05parts\"\xcc\x01\n" +
+	"\aSumPart\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\x05R\x05state\x12&\n" +
+	"\x03box\x18\x02 \x01(\v2\x14.baton.common.v1.BoxR\x03box\x12-\n" +
+	"\x06tokens\x18\x03 \x01(\v2\x15.baton.common.v1.SpanR\x06tokens\x12\x12\n" +
+	"\x04rows\x18\x04 \x01(\x05R\x04rows\x12,\n" +
+	"\x05dtype\x18\x05 \x01(\x0e2\x16.baton.common.v1.DTypeR\x05dtype\x12\x12\n" +
+	"\x04sums\x18\x06 \x03(\x06R\x04sums\"M\n" +
 	"\x05Reach\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x14\n" +
 	"\x05ahead\x18\x02 \x01(\x05R\x05ahead\x12\x16\n" +
@@ -2988,7 +3161,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
@@ -3015,16 +3188,18 @@ var file_common_v1_common_proto_goTypes = []any{
 	(*Resume)(nil),        // 22: baton.common.v1.Resume
 	(*Manifest)(nil),      // 23: baton.common.v1.Manifest
 	(*PinInfo)(nil),       // 24: baton.common.v1.PinInfo
-	(*Reach)(nil),         // 25: baton.common.v1.Reach
-	(*Extent)(nil),        // 26: baton.common.v1.Extent
-	(*Decision)(nil),      // 27: baton.common.v1.Decision
-	(*Reserved)(nil),      // 28: baton.common.v1.Reserved
-	(*LifecycleAck)(nil),  // 29: baton.common.v1.LifecycleAck
-	(*Import)(nil),        // 30: baton.common.v1.Import
-	(*Imported)(nil),      // 31: baton.common.v1.Imported
-	(*Phases)(nil),        // 32: baton.common.v1.Phases
-	(*Transport)(nil),     // 33: baton.common.v1.Transport
-	(*LinkEnd)(nil),       // 34: baton.common.v1.LinkEnd
+	(*Sums)(nil),          // 25: baton.common.v1.Sums
+	(*SumPart)(nil),       // 26: baton.common.v1.SumPart
+	(*Reach)(nil),         // 27: baton.common.v1.Reach
+	(*Extent)(nil),        // 28: baton.common.v1.Extent
+	(*Decision)(nil),      // 29: baton.common.v1.Decision
+	(*Reserved)(nil),      // 30: baton.common.v1.Reserved
+	(*LifecycleAck)(nil),  // 31: baton.common.v1.LifecycleAck
+	(*Import)(nil),        // 32: baton.common.v1.Import
+	(*Imported)(nil),      // 33: baton.common.v1.Imported
+	(*Phases)(nil),        // 34: baton.common.v1.Phases
+	(*Transport)(nil),     // 35: baton.common.v1.Transport
+	(*LinkEnd)(nil),       // 36: baton.common.v1.LinkEnd
 }
 var file_common_v1_common_proto_depIdxs = []int32{
 	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
@@ -3041,28 +3216,33 @@ var file_common_v1_common_proto_depIdxs = []int32{
 	18, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
 	2,  // 12: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
 	3,  // 13: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
-	27, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
+	29, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
 	4,  // 15: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
 	9,  // 16: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
 	22, // 17: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
-	25, // 18: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
-	5,  // 19: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
-	9,  // 20: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
-	22, // 21: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
-	8,  // 22: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
-	24, // 23: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
-	6,  // 24: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
-	26, // 25: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
-	7,  // 26: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
-	23, // 27: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	9,  // 28: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	32, // 29: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	33, // 30: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	25, // 18: baton.common.v1.PinInfo.sums:type_name -> baton.common.v1.Sums
+	26, // 19: baton.common.v1.Sums.parts:type_name -> baton.common.v1.SumPart
+	12, // 20: baton.common.v1.SumPart.box:type_name -> baton.common.v1.Box
+	11, // 21: baton.common.v1.SumPart.tokens:type_name -> baton.common.v1.Span
+	1,  // 22: baton.common.v1.SumPart.dtype:type_name -> baton.common.v1.DType
+	27, // 23: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
+	5,  // 24: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
+	9,  // 25: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
+	22, // 26: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
+	8,  // 27: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
+	24, // 28: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
+	6,  // 29: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
+	28, // 30: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
+	7,  // 31: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
+	23, // 32: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	9,  // 33: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	34, // 34: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	35, // 35: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -3076,7 +3256,7 @@ func file_common_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

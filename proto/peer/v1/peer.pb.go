@@ -1255,7 +1255,9 @@ type Landed struct {
 	// Written.
 	Bytes int64 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Nanoseconds, first pull submitted to last ticket done.
-	ElapsedNs     int64 `protobuf:"varint,8,opt,name=elapsed_ns,json=elapsedNs,proto3" json:"elapsed_ns,omitempty"`
+	ElapsedNs int64 `protobuf:"varint,8,opt,name=elapsed_ns,json=elapsedNs,proto3" json:"elapsed_ns,omitempty"`
+	// Why it failed: the bytes are not those that the source summed up.
+	Differs       bool `protobuf:"varint,9,opt,name=differs,proto3" json:"differs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1344,6 +1346,13 @@ func (x *Landed) GetElapsedNs() int64 {
 		return x.ElapsedNs
 	}
 	return 0
+}
+
+func (x *Landed) GetDiffers() bool {
+	if x != nil {
+		return x.Differs
+	}
+	return false
 }
 
 // RankHeld passes an engine's Held to the leader.
@@ -2948,7 +2957,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x01n\x18\x03 \x01(\x04R\x01n\"E\n" +
 	"\x05Unpin\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
-	"\x03pin\x18\x02 \x01(\x04R\x03pin\"\xc9\x01\n" +
+	"\x03pin\x18\x02 \x01(\x04R\x03pin\"\xe3\x01\n" +
 	"\x06Landed\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\f\n" +
@@ -2958,7 +2967,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03why\x18\x06 \x01(\tR\x03why\x12\x14\n" +
 	"\x05bytes\x18\a \x01(\x03R\x05bytes\x12\x1d\n" +
 	"\n" +
-	"elapsed_ns\x18\b \x01(\x03R\telapsedNs\"\x18\n" +
+	"elapsed_ns\x18\b \x01(\x03R\telapsedNs\x12\x18\n" +
+	"\adiffers\x18\t \x01(\bR\adiffers\"\x18\n" +
 	"\bRankHeld\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\"\x1b\n" +
 	"\vRankApplied\x12\f\n" +
