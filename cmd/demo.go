@@ -26,7 +26,8 @@ token with one engine that does both. Exit code 1 when one differs.`,
   baton demo --sample --answers 3 --model mtp
   baton demo --kill decode-0/0
   baton demo --via plugin
-  baton demo --corrupt one-block`,
+  baton demo --corrupt one-block
+  baton demo --corrupt one-block --verify all`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"kill", "corrupt", "via"} {
@@ -47,7 +48,7 @@ token with one engine that does both. Exit code 1 when one differs.`,
 		},
 	}
 	f.bind(cmd)
-	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported: kv, state, head-swap, one-block or position; the check must find it")
+	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported, or with --verify what prefill exported: kv, state, head-swap, one-block or position; the check must find it")
 	cmd.Flags().StringVar(&o.Kill, "kill", "", "kill the sidecar of `GROUP/RANK` in the middle of a hand-off, such as decode-0/0: the group goes on")
 	cmd.Flags().StringVar(&o.Via, "via", "", "who places the requests: plugin is an external process, by hashicorp/go-plugin alone (default: this one)")
 	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens of each answer, 1 to 4096")

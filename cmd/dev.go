@@ -11,28 +11,31 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/batonkv/baton/cmd/dev"
-	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/examples/engine"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // devFlags are the flags that dev and demo share.
 type devFlags struct {
-	shards, backend, model, modelDir string
-	seed                             uint64
-	blockTokens                      int32
+	shards, backend, model, modelDir, verify string
+	seed                                     uint64
+	blockTokens                              int32
 }
 
 func (f *devFlags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode", "`groups` tp=N,role=prefill|decode[,pp=N][,layers=A:B][,ep=N][,expt_tp=N][,dp=N][,kv=TYPE][,state=TYPE], joined by +")
 	fs.StringVar(&f.backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: "+backendsHelp())
+	fs.StringVar(&f.verify, "verify", sums.Off.String(), verifyUsage)
 	fs.StringVar(&f.model, "model", "hybrid", "the reference engine's `model`: "+model.Names())
 	fs.StringVar(&f.modelDir, "model-dir", "", modelDirUsage)
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of the model's weights")
 	fs.Int32Var(&f.blockTokens, "block", 16, "tokens of a block of the paged cache, 1 to 1024")
 }
+
+const verifyUsage = "sum up what is exported and compare what arrives before it is used: off, sample or all"
 
 // backendsHelp lists what may move bytes here.
 func backendsHelp() string {
@@ -42,7 +45,7 @@ func backendsHelp() string {
 // maxBlockTokens bounds --block: caches grow with it.
 const maxBlockTokens = 1024
 
-// options checks the whole call before anything is started. corrupt is for decode groups.
+// options checks the whole call before anything is started.
 func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, error) {
 	groups, err := dev.ParseShards(f.shards)
 	if err == nil {
@@ -56,7 +59,7 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 	if cmd.Flags().Changed("log-level") {
 		level, _ = cmd.Flags().GetString("log-level")
 	}
-	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, ModelDir: f.modelDir, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend,
+	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, ModelDir: f.modelDir, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend, Verify: f.verify,
 		Restart: true, LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
 }
 
@@ -68,6 +71,9 @@ func (f *devFlags) check(ctx context.Context, groups []dev.Group, corrupt string
 	if err := dev.CheckBackend(ctx, f.backend); err != nil {
 		return err
 	}
+	if _, err := sums.ParseMode(f.verify); err != nil {
+		return fmt.Errorf("--verify %w", err)
+	}
 	if f.blockTokens < 1 || f.blockTokens > maxBlockTokens {
 		return fmt.Errorf("--block %d: want 1 to %d tokens", f.blockTokens, maxBlockTokens)
 	}
@@ -78,9 +84,7 @@ func (f *devFlags) check(ctx context.Context, groups []dev.Group, corrupt string
 	for _, g := range groups {
 		c := engine.Config{Model: m, Group: g.Name, Instance: 1, TP: int(g.TP), PP: int(g.PP), EP: int(g.EP), ExptTP: int(g.ExptTP), Layers: g.Layers, Blocks: dev.DefaultBlocks, Slots: dev.DefaultSlots, BlockTokens: f.blockTokens,
 			Types: model.Types{KV: g.KV, Conv: g.Conv, SSM: g.SSM}}
-		if g.Role == discovery.Decode {
-			c.Corrupt = engine.Corrupt(corrupt)
-		}
+		c.Corrupt = engine.Corrupt(dev.Options{Corrupt: corrupt, Verify: f.verify}.Damage(g.Role))
 		if err := c.Check(); err != nil {
 			return fmt.Errorf("group %s: %w", g.Name, err)
 		}

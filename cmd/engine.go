@@ -77,7 +77,7 @@ sidecar and serves whole requests only.`,
 	fs.Int32Var(&f.chunk, "chunk", 0, "most tokens of one prompt in a step (default 256)")
 	fs.StringVar(&f.shapes, "shapes", "", "captured `shapes` TOKENS/PREFILLS/DECODES, joined by commas: a prompt waits for one (default: none, nobody waits)")
 	fs.StringVar(&f.stepLog, "step-log", "", "`file` of what each step ran and by which shape, in JSON lines (default: the log, at level debug)")
-	fs.StringVar(&f.corrupt, "corrupt", "", "damage every import: kv, state, head-swap, one-block or position")
+	fs.StringVar(&f.corrupt, "corrupt", "", "damage every import, or every export in role prefill: kv, state, head-swap, one-block or position")
 	return cmd
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/engine/client"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 func newLoadCmd() *cobra.Command {
@@ -39,6 +40,9 @@ otherwise than it may.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			groups, err := dev.ParseShards(shards)
 			o.Dev.Groups, o.Model = groups, engine.Model(model)
+			if _, bad := sums.ParseMode(o.Dev.Verify); err == nil && bad != nil {
+				err = fmt.Errorf("--verify %w", bad)
+			}
 			if err == nil {
 				err = errors.Join(dev.CheckBackend(cmd.Context(), o.Dev.Backend), o.Check())
 			}
@@ -63,6 +67,7 @@ otherwise than it may.`,
 	fs.StringVar(&shards, "inference-shards", "tp=2,role=prefill+tp=1,role=decode+tp=2,role=decode", "`groups` tp=N,role=prefill|decode[,dp=N], joined by +")
 	fs.StringVar(&model, "model", "hybrid", "what state a request has: hybrid (KV, convolution windows, recurrent state) or attention")
 	fs.StringVar(&o.Dev.Backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: "+backendsHelp())
+	fs.StringVar(&o.Dev.Verify, "verify", sums.Off.String(), verifyUsage)
 	fs.IntVar(&o.Requests, "requests", 1000, "how many requests")
 	fs.IntVar(&o.AtOnce, "at-once", 0, fmt.Sprintf("how many of them at once; 0: all, %d at most", load.DefaultAtOnce))
 	fs.Uint64Var(&o.Seed, "seed", 0, "seed of the requests; 0 takes a random one and prints it")

@@ -41,6 +41,7 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged/nixl"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 func newSidecarCmd() *cobra.Command {
@@ -235,6 +236,10 @@ func (p *parts) inside(ctx context.Context) error {
 		p.log.Info("staging goes without NIXL", "err", missing)
 	}
 	p.end = end(c.Staging, cmp.Or(c.Advertise, c.Listen), missing)
+	verify, err := sums.ParseMode(c.Verify)
+	if err != nil {
+		return fmt.Errorf("%w: verify: %w", config.ErrConfig, err)
+	}
 	rec, err := p.record()
 	if err != nil {
 		return err
@@ -252,7 +257,7 @@ func (p *parts) inside(ctx context.Context) error {
 		return err
 	}
 	p.side = loop.New(loop.Config{Machine: machine.Config{Self: p.self, Role: c.Role, Mint: loop.Random, Lease: c.Lease, MaxHold: c.MaxHold,
-		Deadline: c.Deadline, MaxImports: int(c.Limits.Imports), MaxSources: int(c.Limits.Exports)},
+		Deadline: c.Deadline, MaxImports: int(c.Limits.Imports), MaxSources: int(c.Limits.Exports), Verify: verify},
 		Record: rec, Pools: []string{c.Pool}, End: p.end, Backend: p.mover, FDSocket: filepath.Join(c.RunDir, fd.Socket),
 		Identify: func(group string, rank int32) string {
 			return certs.SidecarID(c.Cluster, c.Tenant, group, rank).URI().String()

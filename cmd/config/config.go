@@ -19,6 +19,7 @@ import (
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/events/nats"
 	"github.com/batonkv/baton/transfer/staged/nixl"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // Sidecar is the configuration of `baton sidecar`. A key's name is the yaml tag; keys
@@ -44,6 +45,7 @@ type Sidecar struct {
 	Lease    time.Duration `yaml:"lease" help:"how long a hand-off is held for importers"`
 	MaxHold  time.Duration `yaml:"max-hold" help:"the most that an engine's own max_hold, or a pin without a lease, is held"`
 	Deadline time.Duration `yaml:"deadline" help:"how long an import may take when its request names no deadline"`
+	Verify   string        `yaml:"verify" help:"sum up exports and compare imports with the sums that come: off, sample, all; all refuses an import that brings less"`
 	Limits   Limits        `yaml:"limits"`
 	Staging  Staging       `yaml:"staging"`
 
@@ -130,7 +132,7 @@ func Default() Sidecar {
 	return Sidecar{
 		Tenant: "default", Role: discovery.Both, RunDir: "/run/baton", Listen: "127.0.0.1:0",
 		Etcd: etcd.Default(), NATS: nats.Default(),
-		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second,
+		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second, Verify: sums.Off.String(),
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
 		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 2, Rate: 12500, RTT: 200 * time.Microsecond, Connections: 4, NIXL: nixl.DefaultOptions()},
 		LogLevel: "info", LogFormat: "text",
@@ -144,6 +146,9 @@ func (c Sidecar) Check() error {
 	f.addr("listen", c.Listen, true)
 	f.addr("advertise", c.Advertise, false)
 	f.addr("metrics", c.Metrics, true)
+	if _, err := sums.ParseMode(c.Verify); err != nil {
+		f.add("verify", "%v", err)
+	}
 	if c.Listen == "" {
 		f.add("listen", "is empty: want host:port, such as 127.0.0.1:0")
 	}

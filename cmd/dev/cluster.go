@@ -33,7 +33,8 @@ type Options struct {
 	Blocks      int32 // of each engine
 	Slots       int32
 	Imports     int32  // that may wait or run at once in a group; 0: the sidecar's own bound
-	Corrupt     string // what the decode engines damage on admission; "": nothing
+	Corrupt     string // what engines damage, those that Damage names; "": nothing
+	Verify      string // the sidecars' own word: off, sample or all; "": off
 	Backend     string // one of Backends
 	Binary      string // baton itself
 	Stderr      io.Writer

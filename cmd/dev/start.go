@@ -15,6 +15,7 @@ import (
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/transfer/layout"
+	"github.com/batonkv/baton/transfer/sums"
 )
 
 // sidecarFile is the configuration that a dev sidecar gets: the keys of package
@@ -39,6 +40,7 @@ type sidecarFile struct {
 	NATS struct {
 		URLs []string `yaml:"urls"`
 	} `yaml:"nats"`
+	Verify string `yaml:"verify,omitempty"`
 	Limits struct {
 		Imports int32 `yaml:"imports,omitempty"`
 	} `yaml:"limits,omitempty"`
@@ -97,7 +99,7 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	f := sidecarFile{Cluster: cluster, Pool: pool, Group: g.Name, Rank: rank, Role: g.Role, Tenant: tenant,
 		RunDir: dir, Host: host, Listen: at, Metrics: at, LogLevel: c.opt.LogLevel, LogForm: c.opt.LogFormat}
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
-	f.Limits.Imports = c.opt.Imports
+	f.Verify, f.Limits.Imports = c.opt.Verify, c.opt.Imports
 	if c.opt.Backend != Backends[0] {
 		f.Staging.Transport, f.Staging.When = c.opt.Backend, config.Always
 	}
@@ -134,8 +136,8 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 	if rank == 0 {
 		args = append(args, "--front", filepath.Join(meet, "front.sock"))
 	}
-	if o.Corrupt != "" && g.Role == discovery.Decode {
-		args = append(args, "--corrupt", o.Corrupt)
+	if c := o.Damage(g.Role); c != "" {
+		args = append(args, "--corrupt", c)
 	}
 	for _, t := range []struct {
 		flag  string
@@ -150,6 +152,20 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 		return nil, fmt.Errorf("engine %s/%d: %w", g.Name, rank, err)
 	}
 	return child, nil
+}
+
+// Damage is what the engines of a role are to damage: those of decode what they admit, and
+// where sums are compared those of prefill what they exported, which tokens alone cannot tell
+// from the former. The position is in no sum.
+func (o Options) Damage(role discovery.Role) string {
+	at := discovery.Decode
+	if o.Verify != "" && o.Verify != sums.Off.String() && o.Corrupt != "position" {
+		at = discovery.Prefill
+	}
+	if role != at {
+		return ""
+	}
+	return o.Corrupt
 }
 
 // split is the flags that say how the group's ranks divide the model, tp aside.

@@ -45,7 +45,8 @@ var (
 )
 
 // Corrupt is damage that the engine does to an import when it is admitted, so that a
-// check of tokens can show that it would notice.
+// check of tokens can show that it would notice. In role prefill rank 0 does it to what was
+// exported, once its manifest is out, so that sums can show the same.
 type Corrupt string
 
 const (

@@ -1,6 +1,6 @@
 package engine
 
-// corrupt damages an import that was just admitted, as configured.
+// corrupt damages an import that was just admitted, or an export, as configured.
 func (r *Rank) corrupt(q *request) {
 	switch r.cfg.Corrupt {
 	case CorruptKV:

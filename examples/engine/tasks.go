@@ -149,6 +149,9 @@ func (s *scheduler) hear(m handoff.ToEngine) {
 	case handoff.Through:
 		s.through = max(s.through, m.N)
 	case handoff.Exported:
+		if q := s.r.exports[m.Label]; q != nil && s.r.cfg.Role == RolePrefill {
+			s.r.corrupt(q)
+		}
 		if t := s.labels[m.Label]; t != nil && t.phase == pinned {
 			man := m.Manifest
 			s.finish(t, "exported", &man)

@@ -45,13 +45,8 @@ func (s *Sidecar) carry(f machine.Effect) {
 		s.closeLink(f.Peer)
 	case machine.Pull:
 		s.pull(f)
-	case machine.Sum:
-		s.toAdd = append(s.toAdd, f)
-		s.addUp()
-	case machine.Unsummed:
-		s.log.Error("an export goes without sums: importers that verify all refuse it", "label", f.Label, "err", f.Err)
-	case machine.Compared:
-		s.compared(f)
+	case machine.Sum, machine.Unsummed, machine.Compared:
+		s.verify(f)
 	case machine.CancelPull:
 		if t := s.tickets[f.Ticket]; t != nil {
 			t.Cancel()

@@ -18,6 +18,22 @@ const maxAdding = 2
 // sumTries is how often a sum is asked for when movers die under it: it reads alone.
 const sumTries = 3
 
+// verify carries out what is about sums.
+func (s *Sidecar) verify(f machine.Effect) {
+	switch f := f.(type) {
+	case machine.Sum:
+		s.toAdd = append(s.toAdd, f)
+		s.addUp()
+	case machine.Unsummed:
+		s.log.Error("an export goes without sums: importers that verify all refuse it", "label", f.Label, "err", f.Err)
+	case machine.Compared:
+		s.cfg.Metrics.Compared(f.Equal, f.Differ, f.Skipped)
+		if f.Differ > 0 { // an operator reads this alone
+			s.log.Error("what was read is not what was exported: the import fails", "handoff", f.ID, "label", f.Label, "source", f.Peer, "why", f.Why)
+		}
+	}
+}
+
 // addUp begins the sums that wait, aside.
 func (s *Sidecar) addUp() {
 	for s.adding < maxAdding && len(s.toAdd) > 0 {
@@ -50,12 +66,4 @@ func sum(ctx context.Context, adder transfer.Summer, f machine.Sum) (made []uint
 		}
 	}
 	return made, err
-}
-
-// compared counts what a destination compared, and tells an operator what differs.
-func (s *Sidecar) compared(f machine.Compared) {
-	s.cfg.Metrics.Compared(f.Equal, f.Differ, f.Skipped)
-	if f.Differ > 0 {
-		s.log.Error("what was read is not what was exported: the import fails", "handoff", f.ID, "label", f.Label, "source", f.Peer, "why", f.Why)
-	}
 }

@@ -84,6 +84,7 @@ func (c *Coverage) Missed(need uint64) (out []string) {
 	for i, n := range c.Pairs {
 		p := machine.Pair(i)
 		switch why, ok := cannot[p]; {
+		case strings.HasPrefix(why, "hardly: "):
 		case strings.HasPrefix(why, "rare: "):
 			if n < need/10 {
 				out = append(out, fmt.Sprintf("pair %v: %d times, want %d", p, n, need/10))
