@@ -10,7 +10,6 @@ import (
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/staged"
-	"github.com/batonkv/baton/transfer/sums"
 )
 
 // hybrid is what most groups run: a paged state and one per request. attention has none of
@@ -129,12 +128,7 @@ func (w *world) mood() temper {
 		}
 		t.lease, t.hold, t.margin, t.keep = 2*time.Second, 5*time.Second, time.Second, 3*time.Second
 	}
-	switch w.r.IntN(8) {
-	case 0, 1:
-		t.verify, t.corrupt = sums.All, w.r.IntN(20)
-	case 2:
-		t.verify = sums.Sample
-	}
+	t.verify, t.corrupt = w.verifies()
 	return t
 }
 

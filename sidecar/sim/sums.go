@@ -7,6 +7,18 @@ import (
 	"github.com/batonkv/baton/transfer/sums"
 )
 
+// verifies draws how a world's sidecars verify. Copies bring wrong bits where all is compared:
+// elsewhere nobody would find them.
+func (w *world) verifies() (m sums.Mode, corrupt int) {
+	switch w.r.IntN(8) {
+	case 0, 1:
+		return sums.All, w.r.IntN(20)
+	case 2:
+		return sums.Sample, 0
+	}
+	return sums.Off, 0
+}
+
 // sum is a mover that adds up its engine's memory at one instant.
 func (n *sidecar) sum(f machine.Sum) {
 	w, e := n.w, n.memory
