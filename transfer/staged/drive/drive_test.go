@@ -38,7 +38,7 @@ func TestStagedIsDirect(t *testing.T) {
 func TestSizesDiffer(t *testing.T) {
 	overEach(t, func(t *testing.T, over string) {
 		for _, sizes := range [][2]int64{{0, 256 << 10}, {256 << 10, 0}, {4 << 20, 512 << 10}, {68 << 10, 4 << 20}} {
-			p := newPairOf(t, 3, sizes[0], sizes[1]).over(t, over)
+			p := newPairOf(t, small, 3, sizes[0], sizes[1]).over(t, over)
 			p.pull(1)
 			if r := p.wait(t); r.err != nil {
 				t.Fatalf("%d bytes to %d: %v", sizes[0], sizes[1], r.err)
@@ -222,8 +222,8 @@ func TestSessionEnds(t *testing.T) {
 		t.Errorf("got %v", r.err)
 	}
 	p.quiet(t)
-	p.src.meets(p.dst.id)
-	p.dst.meets(p.src.id)
+	p.src.meets(p.dst)
+	p.dst.meets(p.src)
 	p.pull(2)
 	if r := p.wait(t); r.err != nil {
 		t.Errorf("over the next session: %v", r.err)
@@ -271,7 +271,7 @@ func TestHostGone(t *testing.T) {
 			return is
 		}
 	})
-	p.dst.meets("prefill/1@3")
+	p.dst.sync(func() { p.dst.hears("prefill/1@3") })
 	p.pull(1)
 	c, err := silent.Accept()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/batonkv/baton/kernels/rows/plain"
 	"github.com/batonkv/baton/transfer"
@@ -29,17 +30,24 @@ var model = parallel.Desc{
 	Mamba:     &parallel.Mamba{Layers: 2, Heads: 8, HeadDim: 64, StateDim: 128, Groups: 2, Window: 4},
 }
 
-const blockTokens = 16
+// shape is a model, an engine's cache, and the tokens of a request that move.
+type shape struct {
+	parallel.Desc
+	blocks, blockTokens int32
+	tokens              layout.Span
+}
 
-func memory() parallel.Memory {
-	return parallel.Memory{Blocks: 64, BlockTokens: blockTokens, KV: layout.BF16, Slots: 4, Conv: layout.BF16, SSM: layout.F32}
+var small = shape{model, 64, 16, layout.Span{Lo: 32, Hi: 900}}
+
+func (s shape) memory() parallel.Memory {
+	return parallel.Memory{Blocks: s.blocks, BlockTokens: s.blockTokens, KV: layout.BF16, Slots: 4, Conv: layout.BF16, SSM: layout.F32}
 }
 
 // node is a sidecar's part in staging: its loop, its engine's memory, its stage.
 type node struct {
 	t     testing.TB
 	id    transfer.PeerID
-	peer  *node
+	peers map[transfer.PeerID]*node
 	stage *drive.Stage
 	mem   parallel.RankMemory
 	bufs  []transfertest.Buffer
@@ -53,6 +61,7 @@ type node struct {
 	done   chan result
 	pid    chan drive.Mover
 	lose   func(staged.Message) bool // on the way to the peer; nil: none
+	stands chan struct{}             // no fetch begins before it is closed; nil: each does
 	// library is NIXL's; "": TCP.
 	library string
 }
@@ -75,12 +84,12 @@ func mint() uint64 {
 	return minted.n
 }
 
-func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64) *node {
+func newNode(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64) *node {
 	t.Helper()
-	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{},
+	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{}, peers: map[transfer.PeerID]*node{},
 		done: make(chan result, 64), pid: make(chan drive.Mover, 64)}
 	var err error
-	if n.mem, err = model.Rank(cut, memory(), rank); err != nil {
+	if n.mem, err = s.Rank(cut, s.memory(), rank); err != nil {
 		t.Fatal(err)
 	}
 	local, err := mover.InProcess(mover.Config{}, plain.Copier{})
@@ -111,7 +120,7 @@ func newNode(t testing.TB, id transfer.PeerID, cut parallel.Cut, rank layout.Ran
 		t.Fatal(err)
 	}
 	go n.run()
-	n.sync(func() { n.stage.Engine(model.Model(), n.mem.Shards, n.regions) })
+	n.sync(func() { n.stage.Engine(s.Model(), n.mem.Shards, n.regions) })
 	t.Cleanup(func() {
 		n.sync(func() {
 			if err := n.stage.Close(context.Background()); err != nil {
@@ -146,11 +155,17 @@ func (n *node) regions() (map[transfer.RegionID]transfer.Memory, error) {
 }
 
 // meets and leaves begin and end the session to a peer, whose route is known as long.
-func (n *node) meets(p transfer.PeerID) {
+func (n *node) meets(p *node) {
 	n.sync(func() {
-		n.routes[p] = drive.Route{Group: "other", Transport: "tcp"}
-		n.stage.PeerUp(p)
+		n.peers[p.id] = p
+		n.hears(p.id)
 	})
+}
+
+// hears has the session of a peer stand that says nothing.
+func (n *node) hears(p transfer.PeerID) {
+	n.routes[p] = drive.Route{Group: "other", Transport: "tcp"}
+	n.stage.PeerUp(p)
 }
 
 func (n *node) leaves(p transfer.PeerID) {
@@ -167,12 +182,15 @@ func (n *node) sync(f func()) {
 	<-end
 }
 
-// Send implements drive.Owner: the session to the other node.
-func (n *node) Send(_ transfer.PeerID, m staged.Message, x drive.Extra) {
+// Send implements drive.Owner: the session to another node.
+func (n *node) Send(p transfer.PeerID, m staged.Message, x drive.Extra) {
 	if n.lose != nil && n.lose(m) {
 		return
 	}
-	to := n.peer
+	to := n.peers[p]
+	if to == nil {
+		return
+	}
 	select {
 	case to.queue <- func() { to.stage.FromPeer(n.id, m, x) }:
 	case <-to.over:
@@ -209,44 +227,44 @@ func (n *node) Refused(p transfer.PeerID, m staged.Message, why staged.Refusal) 
 
 // pair is a source rank and a destination rank of two groups, and the plan between them.
 type pair struct {
+	shape
 	src, dst *node
 	plan     *reshard.Plan
-	tokens   layout.Span
 	chunk    int64    // of the source, as it says
 	want     [][]byte // what the destination's memory holds afterwards
 	before   [][]byte
 }
 
-func newPair(t testing.TB, chunks int32) *pair { return newPairOf(t, chunks, 0, 0) }
+func newPair(t testing.TB, chunks int32) *pair { return newPairOf(t, small, chunks, 0, 0) }
 
 // newPairOf has chunks of these sizes; 0: one that says nothing.
-func newPairOf(t testing.TB, chunks int32, from, to int64) *pair {
+func newPairOf(t testing.TB, s shape, chunks int32, from, to int64) *pair {
 	t.Helper()
-	src, dst := newNode(t, "prefill/0@1", parallel.Cut{TP: 1}, 0, chunks, from), newNode(t, "decode/1@2", parallel.Cut{TP: 2}, 1, chunks, to)
-	src.peer, dst.peer = dst, src
-	p := &pair{chunk: from, src: src, dst: dst, tokens: layout.Span{Lo: 32, Hi: 900}}
+	src := newNode(t, s, "prefill/0@1", parallel.Cut{TP: 1}, 0, chunks, from)
+	dst := newNode(t, s, "decode/1@2", parallel.Cut{TP: 2}, 1, chunks, to)
+	p := &pair{chunk: from, src: src, dst: dst, shape: s}
 	noise := rand.NewChaCha8([32]byte{1})
 	for _, b := range src.bufs {
 		_, _ = noise.Read(b.Bytes) // it never fails
 	}
-	all, err := model.Shards(parallel.Cut{TP: 2}, memory())
+	all, err := s.Shards(parallel.Cut{TP: 2}, s.memory())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.plan, err = reshard.New(model.Model(), src.mem.Shards, all); err != nil {
+	if p.plan, err = reshard.New(s.Model(), src.mem.Shards, all); err != nil {
 		t.Fatal(err)
 	}
 	src.from = p.own(7, 1)
 	p.expect(t)
-	src.meets(dst.id)
-	dst.meets(src.id)
+	src.meets(dst)
+	dst.meets(src)
 	return p
 }
 
 func (p *pair) own(step, slot int32) pack.Own {
-	blocks := make([]int32, (p.tokens.Hi+blockTokens-1)/blockTokens)
+	blocks := make([]int32, (p.tokens.Hi+p.blockTokens-1)/p.blockTokens)
 	for i := range blocks {
-		blocks[i] = (int32(i)*step + 3) % 64
+		blocks[i] = (int32(i)*step + 3) % p.blocks
 	}
 	return pack.Own{Tokens: p.tokens, Blocks: blocks, Slot: slot}
 }
@@ -270,10 +288,7 @@ func (p *pair) expect(t testing.TB) {
 	}
 	var from transfer.Buffers
 	for _, b := range p.src.bufs {
-		c := transfertest.Local(t, int64(len(b.Bytes)))
-		copy(c.Bytes, b.Bytes)
-		m := c.Memory()
-		from = append(from, transfer.Mapped{Addr: m.Addr, Len: m.Len})
+		from = append(from, transfer.Mapped{Addr: uint64(uintptr(unsafe.Pointer(&b.Bytes[0]))), Len: int64(len(b.Bytes))})
 	}
 	a, b := p.own(7, 1), p.own(11, 2)
 	ns, err := tm.Nests(nil, lower.Job{Pair: p.index(), Tokens: p.tokens, SrcBlocks: a.Blocks, DstBlocks: b.Blocks, SrcSlot: 1, DstSlot: 2})

@@ -64,7 +64,10 @@ func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, 
 	var w *mover.Wire
 	var err error
 	if n.library == "" {
-		w, err = mover.WireInProcess(ctx, c, open)
+		w, err = mover.WireInProcess(ctx, c, func(s mover.Setup, b []byte) (staged.Wire, error) {
+			w, err := open(s, b)
+			return &standing{w, n.stands}, err
+		})
 	} else {
 		c.Command, c.Env, c.Setup.Transport = []string{os.Args[0]}, append(os.Environ(), envChild+"=1", "GORACE=atexit_sleep_ms=0"), n.library
 		w, err = mover.StartWire(ctx, c)
