@@ -184,6 +184,7 @@ func newRoot() *cobra.Command {
 		newCertsCmd(),
 		newDemoCmd(),
 		newDevCmd(),
+		newDoctorCmd(),
 		newDrainCmd(),
 		newEngineCmd(),
 		newHostCmd(),

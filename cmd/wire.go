@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/sidecar/baseline"
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/loop"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/drive"
@@ -56,7 +58,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	if depth == 0 {
 		depth = costs.Depth(chunk)
 	}
-	return p.side.Stage(ctx, loop.Staging{Chunks: int32(costs.Arena / chunk), Chunk: chunk, Depth: depth,
+	return p.side.Stage(ctx, loop.Staging{Chunks: int32(costs.Arena / chunk), Chunk: chunk, Depth: depth, Baseline: p.baseline, Period: probePeriod,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			w := start
 			w.Stderr = &said{log: p.log.With("group", r.Group, "transport", r.Transport)}
@@ -78,6 +80,23 @@ func (p *parts) wireMover(exe string) (mover.WireConfig, error) {
 	}
 	return mover.WireConfig{Command: []string{exe, "mover", wireArg}, StartTimeout: starting,
 		Setup: mover.Setup{Listen: net.JoinHostPort(host, "0"), Options: options}}, nil
+}
+
+// probePeriod is the pause between two probes of links that stand, one link each.
+const probePeriod = time.Minute
+
+// baseline measures what this host does by itself; what cannot be measured is 0.
+func (p *parts) baseline(ctx context.Context) choice.Baseline {
+	anybody := func(certs.Identity) error { return nil } // of this cluster's CA
+	b := choice.Baseline{Copy: baseline.Copy()}
+	var err error
+	if b.TLS, err = baseline.TCP(ctx, p.id.Server(anybody), p.id.Client(anybody)); err != nil {
+		p.log.Debug("no baseline of TLS", "err", err)
+	}
+	if b.TCP, err = baseline.TCP(ctx, nil, nil); err != nil {
+		p.log.Debug("no baseline of TCP", "err", err)
+	}
+	return b
 }
 
 // wireArg makes `baton mover` a wire mover.

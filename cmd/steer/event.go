@@ -10,6 +10,7 @@ import (
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/planview"
 )
 
@@ -139,6 +140,8 @@ func ofNotice(group string, n control.Notice) event {
 		e.text = imported(group, n)
 	case control.Failed:
 		e.text = failed(group, n)
+	case control.Linked:
+		e.text = linked(n)
 	case control.Draining:
 		e.text = "takes no new work"
 	case control.Serving:
@@ -156,6 +159,27 @@ func imported(group string, n control.Notice) string {
 	s += fmt.Sprintf(" (open %s, reserve %s, move %s, check %s, done %s, admit %s)", num(p.Open), num(p.Reserve), num(p.Move), num(p.Check), num(p.Done), num(p.Admit))
 	if n.Cached > 0 {
 		s += ", " + count(int64(n.Cached), "token") + " cached"
+	}
+	return s
+}
+
+// linked is a rank's way to another, and what that is worth.
+func linked(n control.Notice) string {
+	l := n.Link
+	if l == nil {
+		return ""
+	}
+	s := fmt.Sprintf("from %s/%d: %s", clean(l.Peer.Group, maxLabel), l.Peer.Rank, clean(l.Choice.Why, maxWhy))
+	if l.Measured.Rate > 0 {
+		s += fmt.Sprintf(", %.0f MB/s", l.Measured.Rate/1e6)
+		if l.Expected > 0 {
+			s += fmt.Sprintf(" of %.0f", l.Expected/1e6)
+		}
+	}
+	if f := l.Finding; f.Cause != "" {
+		s += fmt.Sprintf("; %s: %s: %s", f.Verdict, clean(f.Cause, maxWhy), clean(f.Fix, maxWhy))
+	} else if f.Verdict != choice.Unmeasured {
+		s += "; " + clean(string(f.Verdict), maxLabel)
 	}
 	return s
 }
@@ -225,6 +249,22 @@ type record struct {
 	PID        int32              `json:"pid,omitempty"`
 	Addr       string             `json:"addr,omitempty"`
 	State      *cluster           `json:"state,omitempty"`
+	Link       *link              `json:"link,omitempty"`
+}
+
+// link is what JSON tells of a rank's way to another. Rates are in bytes a second.
+type link struct {
+	Reader    string  `json:"reader"`
+	Peer      string  `json:"peer"`
+	Transport string  `json:"transport"` // empty: none
+	Code      string  `json:"code"`
+	Why       string  `json:"why"`
+	Fallback  bool    `json:"fallback"`
+	Verdict   string  `json:"verdict"`
+	Cause     string  `json:"cause,omitempty"`
+	Fix       string  `json:"fix,omitempty"`
+	Rate      float64 `json:"bytes_per_second,omitempty"`
+	Expected  float64 `json:"expected_bytes_per_second,omitempty"`
 }
 
 func (e event) record(at time.Time) record {
@@ -243,6 +283,11 @@ func (e event) record(at time.Time) record {
 			p := n.Phases
 			r.Bytes, r.Cached = n.Bytes, n.Cached
 			r.Phases = map[string]float64{"open": f(p.Open), "reserve": f(p.Reserve), "move": f(p.Move), "check": f(p.Check), "done": f(p.Done), "admit": f(p.Admit)}
+		case control.Linked:
+			if l := n.Link; l != nil {
+				r.Link = &link{l.Reader.Name(), l.Peer.Name(), l.Choice.Transport, string(l.Choice.Code), l.Choice.Why, l.Choice.Code.Fallback(),
+					string(l.Finding.Verdict), l.Finding.Cause, l.Finding.Fix, l.Measured.Rate, l.Expected}
+			}
 		case control.Failed:
 			r.SourceSafe = &n.SourceSafe
 		}

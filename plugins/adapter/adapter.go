@@ -80,7 +80,7 @@ func (i Info) Check() error {
 		}
 	}
 	for n, k := range i.Wants {
-		if k <= control.Gap || k > control.Serving || slices.Contains(i.Wants[:n], k) {
+		if k <= control.Gap || k > control.Linked || slices.Contains(i.Wants[:n], k) {
 			return fmt.Errorf("%w: adapter wants notices of %v: want each kind once, gaps are told unasked", handoff.ErrBound, k)
 		}
 	}

@@ -20,10 +20,11 @@ type snapshot struct {
 	groups  []plugins.Group
 	leaders map[string]discovery.Record // rank 0, by group
 	ranks   map[string]int              // registered, by group
+	records []discovery.Record
 }
 
 func newSnapshot(s discovery.Snapshot) *snapshot {
-	v := &snapshot{leaders: map[string]discovery.Record{}, ranks: map[string]int{}}
+	v := &snapshot{leaders: map[string]discovery.Record{}, ranks: map[string]int{}, records: s.Records}
 	for i := 0; i < len(s.Records); {
 		j := i + 1
 		for j < len(s.Records) && s.Records[j].Pool == s.Records[i].Pool && s.Records[j].Group == s.Records[i].Group {

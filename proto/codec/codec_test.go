@@ -29,6 +29,7 @@ var (
 		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{}, handoff.Part{},
 		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{},
 		handoff.StagedWant{}, handoff.StagedOffer{}, handoff.StagedCredit{}, handoff.StagedStop{}, handoff.StagedGone{},
+		handoff.ProbeAsk{}, handoff.ProbeAt{}, handoff.LinkNews{},
 		handoff.RankAcked{Ack: handoff.LifecycleAck{N: 3, Err: handoff.ErrRole}}}
 )
 
@@ -71,6 +72,8 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 		if text := rapid.StringN(0, 20, -1).Draw(t, name); text != "" {
 			v.Set(reflect.ValueOf(errs.FromName(rapid.SampledFrom([]string{"", "handoff.gone", "transfer.mover"}).Draw(t, "name"), text)))
 		}
+	case reflect.Float64:
+		v.SetFloat(rapid.Float64Range(0, 1e18).Draw(t, name))
 	case reflect.Float32:
 		v.SetFloat(float64(rapid.Float32().Draw(t, name)))
 	default:

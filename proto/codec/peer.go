@@ -42,7 +42,7 @@ func DecodeHello(p *peerv1.PeerMessage) (Hello, error) {
 func EncodePeer(m handoff.PeerMessage) (*peerv1.PeerMessage, error) {
 	var b bound
 	p := &peerv1.PeerMessage{}
-	if !encodeInside(&b, p, m) && !encodeBetween(&b, p, m) && !encodeStaged(&b, p, m) {
+	if !encodeInside(&b, p, m) && !encodeBetween(&b, p, m) && !encodeStaged(&b, p, m) && !encodeLink(&b, p, m) {
 		b.fail("message", "unknown kind %T", m)
 	}
 	return done(&b, p)
@@ -58,6 +58,9 @@ func DecodePeer(p *peerv1.PeerMessage) (handoff.PeerMessage, error) {
 	}
 	if m == nil {
 		m = decodeStaged(&b, p)
+	}
+	if m == nil {
+		m = decodeLink(&b, p)
 	}
 	if m == nil {
 		b.fail("message", "empty, a second hello, or of a newer version")

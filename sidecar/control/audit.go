@@ -29,7 +29,7 @@ type Audited struct {
 // ReadOnly reports whether the call changes nothing.
 func (a Audited) ReadOnly() bool {
 	switch a.Call {
-	case "Get", "Status", "List", "Geometry", "Watch":
+	case "Get", "Status", "List", "Geometry", "Links", "Watch":
 		return true
 	}
 	return false

@@ -48,6 +48,7 @@ func every(ctx context.Context, c control.Service) map[string]error {
 	_, got["List"] = c.List(ctx, control.Query{})
 	_, got["Geometry"] = c.Geometry(ctx)
 	_, got["Drain"] = c.Drain(ctx, true)
+	_, got["Links"] = c.Links(ctx, control.LinksQuery{})
 	for _, err := range c.Watch(ctx, control.Cursor{}) {
 		got["Watch"] = err
 		break
@@ -61,7 +62,7 @@ func TestAudit(t *testing.T) {
 	w.Append(control.Notice{Kind: control.Ready}) // what the watch ends at
 	want := map[string]control.Audited{"Import": {Label: "r1", ID: id}, "Get": {ID: id}, "Abort": {ID: id}, "Release": {ID: id},
 		"SetWeightsEpoch": {Asked: "epoch 7"}, "Reset": {}, "Lifecycle": {Asked: "pause"}, "Drain": {Asked: "resume-intake"},
-		"Status": {}, "List": {}, "Geometry": {}, "Watch": {}}
+		"Status": {}, "List": {}, "Geometry": {}, "Links": {}, "Watch": {}}
 	if n := len(controlv1.Control_ServiceDesc.Methods) + len(controlv1.Control_ServiceDesc.Streams); n != len(want) {
 		t.Fatalf("%d calls, %d are tried", n, len(want))
 	}

@@ -227,8 +227,14 @@ func EncodeNotice(n Notice) (*controlv1.WatchResponse, error) {
 			return nil, err
 		}
 	}
+	var link *commonv1.Link
+	if n.Link != nil {
+		if link, err = codec.ToLink(*n.Link); err != nil {
+			return nil, err
+		}
+	}
 	return &controlv1.WatchResponse{Incarnation: uint64(n.Incarnation), Seq: n.Seq, Kind: controlv1.NoticeKind(n.Kind), Label: n.Label, Id: id, Manifest: manifest,
-		Bytes: n.Bytes, Cached: n.Cached, Phases: phases, Error: errs.ToProto(n.Err), SourceSafe: n.SourceSafe, Lost: n.Lost}, nil
+		Bytes: n.Bytes, Cached: n.Cached, Phases: phases, Error: errs.ToProto(n.Err), SourceSafe: n.SourceSafe, Lost: n.Lost, Link: link}, nil
 }
 
 // DecodeNotice decodes a notice.
@@ -237,8 +243,8 @@ func DecodeNotice(p *controlv1.WatchResponse) (Notice, error) {
 	if err != nil {
 		return Notice{}, err
 	}
-	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Serving) {
-		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Serving)
+	if k := p.GetKind(); k < controlv1.NoticeKind(Gap) || k > controlv1.NoticeKind(Linked) {
+		return Notice{}, fmt.Errorf("%w: notice.kind: %d: want %d to %d", handoff.ErrBound, k, Gap, Linked)
 	}
 	phases, err := codec.FromPhases(p.GetPhases())
 	if err != nil {
@@ -252,6 +258,13 @@ func DecodeNotice(p *controlv1.WatchResponse) (Notice, error) {
 			return Notice{}, err
 		}
 		n.Manifest = &m
+	}
+	if p.GetLink() != nil {
+		l, err := codec.FromLink(p.GetLink())
+		if err != nil {
+			return Notice{}, err
+		}
+		n.Link = &l
 	}
 	return n, checkLabel(n.Label)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // Service is what stands behind the calls. Safe for concurrent use. Errors keep their
@@ -44,6 +45,8 @@ type Service interface {
 	// Drain stops the group's intake by its leader, or resumes it, and tells what is left: it
 	// answers at once, and is asked again until Drain.Safe.
 	Drain(ctx context.Context, resume bool) (Drain, error)
+	// Links tells how this rank reads from ranks of other groups.
+	Links(ctx context.Context, q LinksQuery) (Links, error)
 	// Watch yields notices from a cursor on until ctx ends. A non-nil error is the last
 	// item. Log.Watch is an implementation.
 	Watch(ctx context.Context, from Cursor) iter.Seq2[Notice, error]
@@ -164,6 +167,23 @@ type Drain struct {
 // MaxWaits bounds Drain.Waits.
 const MaxWaits = 9
 
+// LinksQuery says what to do before Links answers.
+type LinksQuery struct {
+	Probe bool // measure what is idle and staged
+	Meet  bool // open sessions to ranks that may be read and have none
+}
+
+// Links is how one rank reads from ranks of other groups.
+type Links struct {
+	Self   handoff.Member
+	Offers []choice.Offer // of Self
+	Links  []handoff.Link // by peer, at most MaxLinks
+	More   int32          // that were left out
+}
+
+// MaxLinks bounds Links.Links.
+const MaxLinks = 4096
+
 // Cursor is where a Watch goes on: the number after the last notice seen, and the process
 // that numbered it, 0: not known. Zero: from the oldest that is kept.
 type Cursor struct {
@@ -192,10 +212,11 @@ const (
 	Announced                 // Label will be exported; Manifest names the hand-off, and an import of it waits
 	Draining                  // the group takes no new work
 	Serving                   // it takes work again
+	Linked                    // a rank reads from another in some way, or that is worth more or less: Link
 )
 
 var kindNames = [...]string{Gap: "gap", Ready: "ready", NotReady: "not-ready", Exported: "exported",
-	Over: "over", Imported: "imported", Failed: "failed", Announced: "announced", Draining: "draining", Serving: "serving"}
+	Over: "over", Imported: "imported", Failed: "failed", Announced: "announced", Draining: "draining", Serving: "serving", Linked: "link"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && k > 0 {
@@ -217,5 +238,6 @@ type Notice struct {
 	Phases      handoff.Phases
 	Err         error
 	SourceSafe  bool
+	Link        *handoff.Link
 	Lost        uint64 // Gap: how many; 0 when the caller's number is of an earlier process
 }

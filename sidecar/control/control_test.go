@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net"
 	"reflect"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/batonkv/baton/sidecar/control/client"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/internal/certtest"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/layout"
 )
 
@@ -30,6 +32,7 @@ type fake struct {
 	status   control.Status
 	page     control.Page
 	geometry control.Geometry
+	links    control.Links
 	drain    control.Drain
 	asked    []any
 	err      error
@@ -72,6 +75,10 @@ func (f *fake) Do(_ context.Context, a handoff.Action) error {
 func (f *fake) Drain(_ context.Context, resume bool) (control.Drain, error) {
 	f.asked = append(f.asked, resume)
 	return f.drain, f.err
+}
+func (f *fake) Links(_ context.Context, q control.LinksQuery) (control.Links, error) {
+	f.asked = append(f.asked, q)
+	return f.links, f.err
 }
 func (f *fake) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {
 	return f.Log.Watch(ctx, from)
@@ -342,5 +349,23 @@ func TestWatch(t *testing.T) {
 		if !errors.Is(err, handoff.ErrPeer) {
 			t.Fatalf("no sidecar: %v", err)
 		}
+	}
+}
+
+func TestLinks(t *testing.T) {
+	w, ctx := start(t), testCtx(t)
+	c := w.dial(t, "baton://control/dev")
+	self := handoff.Member{Group: "g", Rank: 1, Incarnation: 8}
+	w.links = control.Links{Self: self, Offers: []choice.Offer{{Name: "nixl", Protocol: "nixl/1", Missing: "no library"}}, More: 3,
+		Links: []handoff.Link{{Reader: self, Peer: handoff.Member{Group: "p", Incarnation: 9},
+			Choice: choice.Choice{Transport: "tcp", Code: choice.Lacks, Why: "why", Way: choice.TLS, Caveat: "c"}, Age: 5, Ago: 7,
+			Measured: choice.Measured{Rate: 1.5e9, Latency: 3}, Expected: 2e9, Against: "itself", Finding: choice.Finding{Verdict: choice.Good, Cause: "x", Fix: "y"}}}}
+	w.asked = nil
+	if got, err := c.Links(ctx, control.LinksQuery{Meet: true}); err != nil || !reflect.DeepEqual(got, w.links) || !reflect.DeepEqual(w.asked, []any{control.LinksQuery{Meet: true}}) {
+		t.Errorf("links: %+v, %v, asked %v", got, err, w.asked)
+	}
+	w.links.Links[0].Expected = math.NaN()
+	if _, err := c.Links(ctx, control.LinksQuery{}); !errors.Is(err, handoff.ErrBound) {
+		t.Errorf("a rate that is no number: %v", err)
 	}
 }

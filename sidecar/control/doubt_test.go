@@ -42,6 +42,9 @@ func (s stuck) Do(ctx context.Context, _ handoff.Action) error { return s.wait(c
 func (s stuck) Drain(ctx context.Context, _ bool) (control.Drain, error) {
 	return control.Drain{}, s.wait(ctx)
 }
+func (s stuck) Links(ctx context.Context, _ control.LinksQuery) (control.Links, error) {
+	return control.Links{}, s.wait(ctx)
+}
 func (s stuck) Watch(ctx context.Context, _ control.Cursor) iter.Seq2[control.Notice, error] {
 	return func(yield func(control.Notice, error) bool) { yield(control.Notice{}, s.wait(ctx)) }
 }
@@ -53,6 +56,7 @@ func asked(ctx context.Context, c control.Service) (doubt, plain map[string]func
 	get := func() error { _, err := c.Get(ctx, id); return err }
 	list := func() error { _, err := c.List(ctx, control.Query{}); return err }
 	geometry := func() error { _, err := c.Geometry(ctx); return err }
+	links := func() error { _, err := c.Links(ctx, control.LinksQuery{}); return err }
 	status := func() error { _, err := c.Status(ctx); return err }
 	watch := func() (last error) {
 		for _, err := range c.Watch(ctx, control.Cursor{}) {
@@ -66,7 +70,7 @@ func asked(ctx context.Context, c control.Service) (doubt, plain map[string]func
 		"weights": func() error { return c.SetWeightsEpoch(ctx, 1) },
 		"reset":   func() error { return c.Reset(ctx) },
 		"do":      func() error { return c.Do(ctx, handoff.ActionPause) },
-	}, map[string]func() error{"get": get, "list": list, "geometry": geometry, "status": status, "watch": watch}
+	}, map[string]func() error{"get": get, "list": list, "geometry": geometry, "links": links, "status": status, "watch": watch}
 }
 
 // TestBrokenCalls: a call that was sent and not answered is in doubt when it changes

@@ -129,7 +129,7 @@ func TestSlowWatcherMissesAndHears(t *testing.T) {
 }
 
 func FuzzNotice(f *testing.F) {
-	for k := Gap; k <= Serving; k++ {
+	for k := Gap; k <= Linked; k++ {
 		p, err := EncodeNotice(Notice{Kind: k, Seq: 4, Label: "r"})
 		if err != nil {
 			f.Fatal(err)

@@ -27,6 +27,8 @@ const (
 	Draining Kind = "draining" // the group takes no new work
 	Serving  Kind = "serving"  // it takes work again
 	Control  Kind = "control"  // By called Call
+	Degraded Kind = "degraded" // the link from Peer brings far less than it should, or nothing: Cause
+	Restored Kind = "restored" // it is good again
 )
 
 // Event is one line of what happened, for people and dashboards.

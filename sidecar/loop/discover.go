@@ -55,6 +55,7 @@ func (s *Sidecar) watch(ctx context.Context) {
 			s.recovered(&t, "discovery view is fresh again")
 			s.seen(snap.Records)
 			s.post(func() {
+				s.seesNow(snap.Records)
 				s.staging.found(snap.Records)
 				s.step(machine.Found{Records: snap.Records})
 			})

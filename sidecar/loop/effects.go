@@ -156,6 +156,7 @@ func (s *Sidecar) openLink(f machine.OpenLink) {
 			if err == nil && l != nil {
 				s.links[f.Peer] = l
 			}
+			s.linked(f.Peer, err)
 			s.step(machine.Linked{Peer: f.Peer, Err: err})
 		})
 		if !ok && l != nil {

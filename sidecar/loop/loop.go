@@ -82,6 +82,11 @@ type Sidecar struct {
 	adding   int           // sums that the mover makes
 	toAdd    []machine.Sum // and those that wait; the machine bounds them
 	pairs    map[handoff.Member]*pair
+	roles    map[handoff.Incarnation]discovery.Role // by discovery
+	view     []discovery.Record                     // its newest
+	meeting  map[handoff.Member][]func()            // who waits for a session
+	unmet    map[handoff.Member]error               // why there is none
+	shown    atomic.Pointer[[]metrics.Link]         // of pairs
 	attached map[engineSession]handoff.Attach
 	mover    int32 // the last one that MoverRestarted told of; 0: none
 
@@ -113,7 +118,8 @@ func New(cfg Config) *Sidecar {
 		sessions: map[machine.Session]engineSession{}, numbers: map[engineSession]machine.Session{},
 		buffers: map[machine.Session]*buffers{}, attached: map[engineSession]handoff.Attach{}, up: map[handoff.Member][]peerSession{},
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
-		pairs: map[handoff.Member]*pair{}, calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
+		pairs: map[handoff.Member]*pair{}, roles: map[handoff.Incarnation]discovery.Role{}, meeting: map[handoff.Member][]func(){}, unmet: map[handoff.Member]error{},
+		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
 		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
 	s.grants.Store(&metrics.Grants{})
 	s.standing("discovery has not answered, or another sidecar holds the rank")
@@ -133,6 +139,12 @@ func (s *Sidecar) Serve(engines engineDoor, peers peerDoor, fds fdDoor) {
 	m.Draining(s.draining.Load)
 	m.Grants(func() metrics.Grants { return *s.grants.Load() })
 	m.MoverPID(s.cfg.MoverPID)
+	m.Links(func() []metrics.Link {
+		if ls := s.shown.Load(); ls != nil {
+			return *ls
+		}
+		return nil
+	})
 }
 
 // transport is the name that discovery has for what the backend does.
@@ -148,6 +160,9 @@ func (s *Sidecar) transport() string {
 func (s *Sidecar) Run(ctx context.Context, grace time.Duration) error {
 	s.work.Go(func() { s.watch(s.ctx) })
 	s.work.Go(func() { s.register(s.ctx) })
+	if g := s.staging; g != nil && g.cfg.Period > 0 {
+		s.work.Go(func() { g.every(s.ctx, g.cfg.Period) })
+	}
 	tick := time.NewTimer(time.Hour)
 	defer tick.Stop()
 	for {

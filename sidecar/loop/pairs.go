@@ -2,19 +2,26 @@ package loop
 
 import (
 	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/transfer/choice"
 )
 
-// pair is this rank and a peer that it may read from, for as long as their session stands.
+// pair is this rank and a rank of another group, for as long as their session stands.
 type pair struct {
 	end    choice.End    // what the peer says of itself
 	wire   choice.Choice // which transport moves chunks between the two, either way
 	choice choice.Choice // how this rank reads
 	err    error         // there is no way
 	since  time.Time     // of choice
+	probed
 }
 
 // own is what this sidecar says of itself.
@@ -42,6 +49,36 @@ func (s *Sidecar) choose(p handoff.Member, unmapped string) {
 	pr.choice, pr.err = choice.Choose(s.own(), pr.end, unmapped)
 	pr.since = time.Now()
 	s.log.Info("transport chosen", "peer", p, "transport", pr.choice.Transport, "code", pr.choice.Code, "why", pr.choice.Why)
+	was := pr.finding.Verdict
+	if s.found(p, choice.Judge(pr.choice, pr.measured, 0, "")); pr.finding.Verdict == was || pr.finding.Verdict == choice.Unmeasured {
+		s.tell(p) // else found has told
+	}
+}
+
+// found notes what a link is worth, and tells of it when that is another verdict.
+func (s *Sidecar) found(p handoff.Member, f choice.Finding) {
+	pr := s.pairs[p]
+	was := pr.finding.Verdict
+	pr.finding = f
+	if f.Verdict == was || f.Verdict == choice.Unmeasured || !s.reads(p) {
+		s.showLinks()
+		return
+	}
+	s.tell(p)
+	s.event(p, was)
+	level := slog.LevelInfo
+	if f.Verdict != choice.Good {
+		level = slog.LevelWarn
+	} else if was == "" || was == choice.Unmeasured {
+		level = slog.LevelDebug
+	}
+	s.log.Log(s.ctx, level, "link is "+string(f.Verdict), "peer", p, "transport", pr.choice.Transport, "cause", f.Cause, "fix", f.Fix,
+		"bytes-per-s", int64(pr.measured.Rate), "expected", int64(pr.expected), "latency", pr.measured.Latency)
+}
+
+// sortedPairs are the peers of pairs, in one order.
+func (s *Sidecar) sortedPairs() []handoff.Member {
+	return slices.SortedFunc(maps.Keys(s.pairs), func(a, b handoff.Member) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // mapped reports whether a peer's memory is to be mapped.
@@ -78,4 +115,59 @@ func (s *Sidecar) unmappable(p handoff.Member, chunk int64, why error) error {
 	}
 	s.choose(p, why.Error())
 	return s.stages(p, chunk)
+}
+
+// linked notes that a peer's memory was mapped, or why it was not.
+func (s *Sidecar) linked(p handoff.Member, err error) {
+	pr := s.pairs[p]
+	switch {
+	case pr == nil || pr.choice.Transport != choice.Shm:
+	case err != nil:
+		s.found(p, choice.Judge(pr.choice, pr.measured, 0, err.Error()))
+	default:
+		s.found(p, choice.Finding{Verdict: choice.Good})
+	}
+}
+
+// tell tells watchers and metrics of a pair's newest state.
+func (s *Sidecar) tell(p handoff.Member) {
+	s.showLinks()
+	if s.reads(p) {
+		s.news(s.link(p))
+	}
+}
+
+// event publishes that a link became worth less than it should be, or that again.
+func (s *Sidecar) event(p handoff.Member, was choice.Verdict) {
+	pr := s.pairs[p]
+	by := ""
+	if t := pr.choice.Transport; t != "" {
+		by = t + ": "
+	}
+	bad := func(v choice.Verdict) bool { return v == choice.Degraded || v == choice.Broken }
+	switch f := pr.finding; {
+	case bad(f.Verdict):
+		s.publish(events.Event{Kind: events.Degraded, Peer: p.Name(), Cause: by + string(f.Verdict) + ": " + f.Cause})
+	case bad(was):
+		s.publish(events.Event{Kind: events.Restored, Peer: p.Name(), Cause: by + string(f.Verdict)})
+	}
+}
+
+// maxShown bounds the pairs that metrics show one by one.
+const maxShown = 256
+
+// showLinks is what scrapes see of pairs.
+func (s *Sidecar) showLinks() {
+	var out []metrics.Link
+	for _, p := range s.sortedPairs() {
+		if pr := s.pairs[p]; s.reads(p) && len(out) < maxShown {
+			if n := len(out); n > 0 && out[n-1].Peer == p.Name() {
+				out = out[:n-1] // an earlier process of that rank
+			}
+			out = append(out, metrics.Link{Peer: p.Name(), Transport: pr.choice.Transport, Way: string(pr.choice.Way), Code: string(pr.choice.Code),
+				Fallback: pr.choice.Code.Fallback(), Verdict: string(pr.finding.Verdict), Rate: pr.measured.Rate, Expected: pr.expected,
+				Latency: pr.measured.Latency})
+		}
+	}
+	s.shown.Store(&out)
 }

@@ -48,7 +48,10 @@ type rig struct {
 	t        *testing.T
 	ca       *certtest.CA
 	store    *mem.Store
-	patience time.Duration    // of the machines; 0: the ordinary one
+	patience time.Duration // of the machines; 0: the ordinary one
+	ends     func(name string) choice.End
+	stage    func(name string) Staging // nil: none
+	heard    events.Publisher
 	sides    map[string]*side // by "group/rank"
 }
 
@@ -66,7 +69,8 @@ type side struct {
 }
 
 func newRig(t *testing.T) *rig {
-	return &rig{t: t, ca: certtest.New(t), store: mem.New(time.Now, time.Hour), sides: map[string]*side{}}
+	return &rig{t: t, ca: certtest.New(t), store: mem.New(time.Now, time.Hour), sides: map[string]*side{}, heard: events.Discard{},
+		ends: func(string) choice.End { return choice.End{Offers: []choice.Offer{{Name: choice.Shm}}} }}
 }
 
 func (r *rig) side(group string, n int32, script fault.Script, wrap func(discovery.Registry) discovery.Registry) *side {
@@ -84,10 +88,13 @@ func (r *rig) side(group string, n int32, script fault.Script, wrap func(discove
 	}
 	s.Sidecar = New(Config{Machine: machine.Config{Self: s.self, Mint: Random, Patience: r.patience},
 		Record:   discovery.Record{Cluster: "c", Pool: "m", Group: group, Rank: n, Incarnation: uint64(s.self.Incarnation), Role: discovery.Both, Tenant: "t", Host: "h", PID: 1, Started: 1, Transports: []string{"shm"}},
-		End:      choice.End{Offers: []choice.Offer{{Name: choice.Shm}}},
+		End:      r.ends(name),
 		Identify: func(g string, n int32) string { return fmt.Sprintf("baton://c/t/%s/%d", g, n) },
 		Backend:  s.backend, FDSocket: filepath.Join(s.dir, fd.Socket), MoverPID: s.pid.Load, Registry: reg,
-		Publisher: events.Discard{}, Metrics: metrics.New("c", "m", group, fmt.Sprint(n)), Log: logger(t)})
+		Publisher: r.heard, Metrics: metrics.New("c", "m", group, fmt.Sprint(n)), Log: logger(t)})
+	if r.stage != nil {
+		check(t, s.Stage(t.Context(), r.stage(name)))
+	}
 	engines, err := engine.Listen(s.dir, s.Engines(), engine.Options{})
 	check(t, err)
 	fds, err := fd.Listen(filepath.Join(s.dir, fd.Socket), nil)

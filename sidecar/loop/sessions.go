@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -100,6 +101,7 @@ func (s *Sidecar) peerUp(ps peerSession) {
 		if len(s.up[p]) == 1 {
 			s.meet(p, ps.End())
 			s.staging.peerUp(p)
+			s.met(p, nil)
 			s.step(machine.PeerUp{Peer: p})
 		}
 	})
@@ -109,7 +111,7 @@ var errReplaced = fmt.Errorf("%w: the peer opened another session", handoff.ErrP
 
 func (s *Sidecar) fromPeer(ps peerSession, msg handoff.PeerMessage) {
 	s.post(func() {
-		if slices.Contains(s.up[ps.Peer()], ps) && !s.staging.hears(s, ps.Peer(), msg) {
+		if slices.Contains(s.up[ps.Peer()], ps) && !s.staging.hears(s, ps.Peer(), msg) && !s.hearsOf(ps.Peer(), msg) {
 			s.step(machine.FromPeer{Peer: ps.Peer(), Msg: msg})
 		}
 	})
@@ -122,6 +124,7 @@ func (s *Sidecar) peerDown(ps peerSession, err error) {
 		case slices.Contains(ss, ps):
 			s.lose(p, err)
 		case len(ss) == 0 && ps.Dialed():
+			s.met(p, cmp.Or(err, errNoSession))
 			s.step(machine.PeerDown{Peer: p, Err: err})
 		} // else a dial that lost against the peer's own, or a session that was replaced or refused
 	})
@@ -139,6 +142,7 @@ func (s *Sidecar) lose(p handoff.Member, err error) {
 	s.log.Info("peer session ended", "peer", p, "err", err)
 	s.staging.peerDown(p)
 	delete(s.pairs, p)
+	s.showLinks()
 	s.step(machine.PeerDown{Peer: p, Err: err})
 }
 

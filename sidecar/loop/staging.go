@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/direct"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/drive"
@@ -26,6 +28,10 @@ type Staging struct {
 	Depth  int32 // chunks that one peer may hold
 	// Start starts the wire mover of a route, whose transport both ends offer.
 	Start func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error)
+	// Baseline measures what this host does by itself; nil: links are compared with nothing.
+	Baseline func(context.Context) choice.Baseline
+	// Period is the pause between two probes of links that stand; 0: only new ones are probed.
+	Period time.Duration
 }
 
 // staging is the sidecar's stage, and what the loop knows of its peers and jobs. It is of
@@ -39,6 +45,8 @@ type staging struct {
 	pulls  map[staged.Job]stagedTicket
 	places map[handoff.Incarnation]string // hosts by discovery
 	asking handoff.Check                  // of the StagedWant in hand
+	up     map[drive.Route]bool           // wire movers
+	soonOn bool                           // soon was called, and has not begun
 }
 
 // arenaRegion is the arena's number among the local mover's regions: an engine's buffers
@@ -48,7 +56,7 @@ const arenaRegion = direct.MaxRegions - 1
 // Stage gives the sidecar its staging. Before Run.
 func (s *Sidecar) Stage(ctx context.Context, c Staging) error {
 	g := &staging{s: s, cfg: c, ids: map[transfer.PeerID]handoff.Member{}, links: map[handoff.Member]int64{}, pulls: map[staged.Job]stagedTicket{},
-		places: map[handoff.Incarnation]string{}}
+		places: map[handoff.Incarnation]string{}, up: map[drive.Route]bool{}}
 	var err error
 	g.stage, err = drive.New(ctx, drive.Config{Chunks: c.Chunks, Chunk: c.Chunk, PerPeer: c.Depth, Local: s.cfg.Backend, Region: arenaRegion, Mint: Random, Post: s.post,
 		Owner: g, Log: s.log, Start: c.Start,
@@ -183,6 +191,7 @@ func (g *staging) Done(j staged.Job, bytes int64, err error) {
 	}
 	delete(g.pulls, j)
 	delete(g.s.tickets, t.ticket)
+	g.soon()
 	g.s.cfg.Metrics.Moved(t.transport, bytes)
 	g.s.local = append(g.s.local, machine.PullDone{Ticket: t.ticket, Bytes: bytes, Err: err})
 }
@@ -253,7 +262,7 @@ func fromJob(j handoff.StagedJob) staged.Job {
 // hears takes what is said of staging; false: msg is for the machine.
 func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) bool {
 	switch msg.(type) {
-	case handoff.StagedWant, handoff.StagedOffer, handoff.StagedCredit, handoff.StagedStop, handoff.StagedGone:
+	case handoff.StagedWant, handoff.StagedOffer, handoff.StagedCredit, handoff.StagedStop, handoff.StagedGone, handoff.ProbeAsk, handoff.ProbeAt:
 	default:
 		return false
 	}
@@ -282,6 +291,10 @@ func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) b
 		g.stage.FromPeer(id, staged.Credit{Offer: m.Offer}, drive.Extra{})
 	case handoff.StagedStop:
 		g.stage.FromPeer(id, staged.Stop{Job: fromJob(m.Job)}, drive.Extra{})
+	case handoff.ProbeAsk:
+		g.stage.AskedPlace(id, m.N, m.Bytes)
+	case handoff.ProbeAt:
+		g.place(p, m)
 	case handoff.StagedGone:
 		g.stage.FromPeer(id, staged.Gone{Job: fromJob(m.Job), Why: staged.Reason(m.Why)}, drive.Extra{})
 	}

@@ -49,6 +49,8 @@ type (
 	}
 	// Found is the newest view of discovery.
 	Found struct{ Records []discovery.Record }
+	// Meet wants a session to a peer that discovery shows; PeerUp or PeerDown follows.
+	Meet struct{ Peer handoff.Member }
 	// Linked answers OpenLink.
 	Linked struct {
 		Peer handoff.Member
@@ -121,6 +123,7 @@ func (PeerUp) event()          {}
 func (PeerDown) event()        {}
 func (FromPeer) event()        {}
 func (Found) event()           {}
+func (Meet) event()            {}
 func (Linked) event()          {}
 func (LinksLost) event()       {}
 func (PullDone) event()        {}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -162,5 +163,31 @@ func TestRankOfALargerLaunch(t *testing.T) {
 	w.run()
 	if err := w.ended(c).Err; err != nil {
 		t.Errorf("the hand-off of the launch that stands: %v", err)
+	}
+}
+
+// TestMeet: a session that nothing needs is dialled where discovery shows its peer, once,
+// and nowhere else; the end of a dial leaves nothing.
+func TestMeet(t *testing.T) {
+	there, gone := handoff.Member{Group: "p", Incarnation: 7}, handoff.Member{Group: "p", Incarnation: 6}
+	m := New(Config{Self: handoff.Member{Group: "d", Incarnation: 1}, Mint: func() uint64 { return 1 }})
+	m.Step(0, Found{Records: []discovery.Record{{Group: "p", Incarnation: 7, Addr: "h:1"}}})
+	dials := func(p handoff.Member) (n int) {
+		for _, f := range m.Step(0, Meet{Peer: p}) {
+			if d, is := f.(Dial); is && d.Peer == p && d.Addr == "h:1" {
+				n++
+			}
+		}
+		return n
+	}
+	if a, b, c := dials(there), dials(there), dials(gone); a != 1 || b != 0 || c != 0 {
+		t.Errorf("dials %d, %d, and %d of a process that is not shown; want 1, 0, 0", a, b, c)
+	}
+	m.Step(0, PeerDown{Peer: there, Err: handoff.ErrPeer})
+	if len(m.peers) != 0 {
+		t.Errorf("kept %v", m.peers)
+	}
+	if dials(there) != 1 {
+		t.Error("not dialled again")
 	}
 }

@@ -140,6 +140,8 @@ func (m *Machine) Step(now Now, e Event) []Effect {
 		m.fromPeer(e.Peer, e.Msg)
 	case Found:
 		m.found(e.Records)
+	case Meet:
+		m.meet(e.Peer)
 	case Linked:
 		m.linked(e)
 	case LinksLost:

@@ -149,6 +149,13 @@ func (m *Machine) want(p handoff.Member) {
 	m.dial(p)
 }
 
+// meet makes a session to a peer that nothing here needs, if discovery shows it.
+func (m *Machine) meet(p handoff.Member) {
+	if m.listed(p) {
+		m.want(p)
+	}
+}
+
 func (m *Machine) dial(p handoff.Member) {
 	st := m.peers[p]
 	if st.up || st.dialing || st.retry > m.now || !m.listed(p) {

@@ -146,3 +146,29 @@ func TestAdapters(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestLinks(t *testing.T) {
+	m := New("c", "p", "g", "0")
+	m.Links(func() []Link {
+		return []Link{{Peer: "p/1", Transport: "tcp", Way: "tls", Code: "lacks", Fallback: true, Verdict: "degraded", Rate: 5e6, Expected: 1e9, Latency: 2 * time.Millisecond},
+			{Peer: "p/2", Transport: "shm", Way: "copy", Code: "mapped", Verdict: "good"}}
+	})
+	s, err := m.Serve(t.Context(), "127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body := get(t, "http://"+s.Addr()+"/metrics")
+	const names = `cluster="c",group="g",`
+	for _, want := range []string{
+		`baton_link_info{cluster="c",code="lacks",group="g",peer="p/1",pool="p",rank="0",transport="tcp",verdict="degraded",way="tls"} 1`,
+		`baton_link_fallback{` + names + `peer="p/1",pool="p",rank="0",transport="tcp"} 1`,
+		`baton_link_fallback{` + names + `peer="p/2",pool="p",rank="0",transport="shm"} 0`,
+		`baton_link_bytes_per_second{` + names + `peer="p/1",pool="p",rank="0",transport="tcp"} 5e+06`,
+		`baton_link_expected_bytes_per_second{` + names + `peer="p/1",pool="p",rank="0",transport="tcp"} 1e+09`,
+		`baton_link_latency_seconds{` + names + `peer="p/1",pool="p",rank="0",transport="tcp"} 0.002`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("lacks %s", want)
+		}
+	}
+}

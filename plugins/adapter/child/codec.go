@@ -32,7 +32,7 @@ func decodeInfo(p *adapterv1.RegisterResponse) (i adapter.Info, asks bool, err e
 		if n >= 256 {
 			return i, false, bound("register.wants", "%d, at most 256", len(p.GetWants()))
 		}
-		if k <= controlv1.NoticeKind(control.Serving) {
+		if k <= controlv1.NoticeKind(control.Linked) {
 			i.Wants = append(i.Wants, control.Kind(max(k, 0)))
 		}
 	}

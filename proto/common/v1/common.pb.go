@@ -2901,6 +2901,180 @@ func (x *LinkEnd) GetSpeed() int64 {
 	return 0
 }
 
+// Link is how one rank reads from a rank of another group. Rates are in bytes a second.
+type Link struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reader *Member                `protobuf:"bytes,1,opt,name=reader,proto3" json:"reader,omitempty"`
+	Peer   *Member                `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Empty: there is none.
+	Transport string `protobuf:"bytes,3,opt,name=transport,proto3" json:"transport,omitempty"`
+	// mapped, best, lacks, protocol, emulated, unmapped, none: why it was chosen.
+	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	// The same in words.
+	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// How the bytes travel: copy, tls, plain, cma, rdma, ucx-tcp.
+	Way string `protobuf:"bytes,6,opt,name=way,proto3" json:"way,omitempty"`
+	// Why that is not what the transport is for; empty: it is.
+	Caveat string `protobuf:"bytes,7,opt,name=caveat,proto3" json:"caveat,omitempty"`
+	// Since it was chosen.
+	AgeNs int64 `protobuf:"varint,8,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	// Of a probe; 0: none yet.
+	Rate      float64 `protobuf:"fixed64,9,opt,name=rate,proto3" json:"rate,omitempty"`
+	LatencyNs int64   `protobuf:"varint,10,opt,name=latency_ns,json=latencyNs,proto3" json:"latency_ns,omitempty"`
+	AgoNs     int64   `protobuf:"varint,11,opt,name=ago_ns,json=agoNs,proto3" json:"ago_ns,omitempty"`
+	// 0: nothing is known to compare with.
+	Expected float64 `protobuf:"fixed64,12,opt,name=expected,proto3" json:"expected,omitempty"`
+	Against  string  `protobuf:"bytes,13,opt,name=against,proto3" json:"against,omitempty"`
+	// unmeasured, good, degraded, broken.
+	Verdict       string `protobuf:"bytes,14,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	Cause         string `protobuf:"bytes,15,opt,name=cause,proto3" json:"cause,omitempty"`
+	Fix           string `protobuf:"bytes,16,opt,name=fix,proto3" json:"fix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Link) Reset() {
+	*x = Link{}
+	mi := &file_common_v1_common_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Link) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Link) ProtoMessage() {}
+
+func (x *Link) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Link.ProtoReflect.Descriptor instead.
+func (*Link) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Link) GetReader() *Member {
+	if x != nil {
+		return x.Reader
+	}
+	return nil
+}
+
+func (x *Link) GetPeer() *Member {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+func (x *Link) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
+}
+
+func (x *Link) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Link) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Link) GetWay() string {
+	if x != nil {
+		return x.Way
+	}
+	return ""
+}
+
+func (x *Link) GetCaveat() string {
+	if x != nil {
+		return x.Caveat
+	}
+	return ""
+}
+
+func (x *Link) GetAgeNs() int64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
+func (x *Link) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Link) GetLatencyNs() int64 {
+	if x != nil {
+		return x.LatencyNs
+	}
+	return 0
+}
+
+func (x *Link) GetAgoNs() int64 {
+	if x != nil {
+		return x.AgoNs
+	}
+	return 0
+}
+
+func (x *Link) GetExpected() float64 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *Link) GetAgainst() string {
+	if x != nil {
+		return x.Against
+	}
+	return ""
+}
+
+func (x *Link) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *Link) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Link) GetFix() string {
+	if x != nil {
+		return x.Fix
+	}
+	return ""
+}
+
 var File_common_v1_common_proto protoreflect.FileDescriptor
 
 const file_common_v1_common_proto_rawDesc = "" +
@@ -3101,7 +3275,26 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06ptrace\x18\x04 \x01(\bR\x06ptrace\x12\x12\n" +
 	"\x04yama\x18\x05 \x01(\rR\x04yama\x12\x12\n" +
 	"\x04rdma\x18\x06 \x01(\x03R\x04rdma\x12\x14\n" +
-	"\x05speed\x18\a \x01(\x03R\x05speed*N\n" +
+	"\x05speed\x18\a \x01(\x03R\x05speed\"\xab\x03\n" +
+	"\x04Link\x12/\n" +
+	"\x06reader\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x06reader\x12+\n" +
+	"\x04peer\x18\x02 \x01(\v2\x17.baton.common.v1.MemberR\x04peer\x12\x1c\n" +
+	"\ttransport\x18\x03 \x01(\tR\ttransport\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\tR\x04code\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x10\n" +
+	"\x03way\x18\x06 \x01(\tR\x03way\x12\x16\n" +
+	"\x06caveat\x18\a \x01(\tR\x06caveat\x12\x15\n" +
+	"\x06age_ns\x18\b \x01(\x03R\x05ageNs\x12\x12\n" +
+	"\x04rate\x18\t \x01(\x01R\x04rate\x12\x1d\n" +
+	"\n" +
+	"latency_ns\x18\n" +
+	" \x01(\x03R\tlatencyNs\x12\x15\n" +
+	"\x06ago_ns\x18\v \x01(\x03R\x05agoNs\x12\x1a\n" +
+	"\bexpected\x18\f \x01(\x01R\bexpected\x12\x18\n" +
+	"\aagainst\x18\r \x01(\tR\aagainst\x12\x18\n" +
+	"\averdict\x18\x0e \x01(\tR\averdict\x12\x14\n" +
+	"\x05cause\x18\x0f \x01(\tR\x05cause\x12\x10\n" +
+	"\x03fix\x18\x10 \x01(\tR\x03fix*N\n" +
 	"\x06Paging\x12\x16\n" +
 	"\x12PAGING_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10PAGING_PER_BLOCK\x10\x01\x12\x16\n" +
@@ -3161,7 +3354,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
@@ -3200,6 +3393,7 @@ var file_common_v1_common_proto_goTypes = []any{
 	(*Phases)(nil),        // 34: baton.common.v1.Phases
 	(*Transport)(nil),     // 35: baton.common.v1.Transport
 	(*LinkEnd)(nil),       // 36: baton.common.v1.LinkEnd
+	(*Link)(nil),          // 37: baton.common.v1.Link
 }
 var file_common_v1_common_proto_depIdxs = []int32{
 	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
@@ -3238,11 +3432,13 @@ var file_common_v1_common_proto_depIdxs = []int32{
 	9,  // 33: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
 	34, // 34: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
 	35, // 35: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	8,  // 36: baton.common.v1.Link.reader:type_name -> baton.common.v1.Member
+	8,  // 37: baton.common.v1.Link.peer:type_name -> baton.common.v1.Member
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -3256,7 +3452,7 @@ func file_common_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -170,6 +170,9 @@ const (
 	NoticeKind_NOTICE_KIND_DRAINING NoticeKind = 9
 	// It takes work again.
 	NoticeKind_NOTICE_KIND_SERVING NoticeKind = 10
+	// A rank of the group reads from another in some way, or that is worth more or less than
+	// before; link is set.
+	NoticeKind_NOTICE_KIND_LINK NoticeKind = 11
 )
 
 // Enum value maps for NoticeKind.
@@ -186,6 +189,7 @@ var (
 		8:  "NOTICE_KIND_ANNOUNCED",
 		9:  "NOTICE_KIND_DRAINING",
 		10: "NOTICE_KIND_SERVING",
+		11: "NOTICE_KIND_LINK",
 	}
 	NoticeKind_value = map[string]int32{
 		"NOTICE_KIND_UNSPECIFIED": 0,
@@ -199,6 +203,7 @@ var (
 		"NOTICE_KIND_ANNOUNCED":   8,
 		"NOTICE_KIND_DRAINING":    9,
 		"NOTICE_KIND_SERVING":     10,
+		"NOTICE_KIND_LINK":        11,
 	}
 )
 
@@ -1483,6 +1488,131 @@ func (x *DrainResponse) GetWaits() []string {
 	return nil
 }
 
+type LinksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Measure first what is idle and staged; at most 30 s.
+	Probe bool `protobuf:"varint,1,opt,name=probe,proto3" json:"probe,omitempty"`
+	// First open sessions to ranks that may be read and have none; at most 64, and 3 s.
+	Meet          bool `protobuf:"varint,2,opt,name=meet,proto3" json:"meet,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinksRequest) Reset() {
+	*x = LinksRequest{}
+	mi := &file_control_v1_control_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinksRequest) ProtoMessage() {}
+
+func (x *LinksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinksRequest.ProtoReflect.Descriptor instead.
+func (*LinksRequest) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LinksRequest) GetProbe() bool {
+	if x != nil {
+		return x.Probe
+	}
+	return false
+}
+
+func (x *LinksRequest) GetMeet() bool {
+	if x != nil {
+		return x.Meet
+	}
+	return false
+}
+
+type LinksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Self  *v1.Member             `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
+	// What this rank offers; at most 16.
+	Transports []*v1.Transport `protobuf:"bytes,2,rep,name=transports,proto3" json:"transports,omitempty"`
+	// By peer; at most 4096.
+	Links []*v1.Link `protobuf:"bytes,3,rep,name=links,proto3" json:"links,omitempty"`
+	// How many more there are.
+	More          int32 `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinksResponse) Reset() {
+	*x = LinksResponse{}
+	mi := &file_control_v1_control_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinksResponse) ProtoMessage() {}
+
+func (x *LinksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_control_v1_control_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinksResponse.ProtoReflect.Descriptor instead.
+func (*LinksResponse) Descriptor() ([]byte, []int) {
+	return file_control_v1_control_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LinksResponse) GetSelf() *v1.Member {
+	if x != nil {
+		return x.Self
+	}
+	return nil
+}
+
+func (x *LinksResponse) GetTransports() []*v1.Transport {
+	if x != nil {
+		return x.Transports
+	}
+	return nil
+}
+
+func (x *LinksResponse) GetLinks() []*v1.Link {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *LinksResponse) GetMore() int32 {
+	if x != nil {
+		return x.More
+	}
+	return 0
+}
+
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First sequence number wanted; 0: from the oldest that is kept.
@@ -1496,7 +1626,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_control_v1_control_proto_msgTypes[23]
+	mi := &file_control_v1_control_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1638,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[23]
+	mi := &file_control_v1_control_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1651,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{23}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRequest) GetFrom() uint64 {
@@ -1558,14 +1688,15 @@ type WatchResponse struct {
 	// IMPORTED.
 	Phases *v1.Phases `protobuf:"bytes,11,opt,name=phases,proto3" json:"phases,omitempty"`
 	// Of the process that numbers.
-	Incarnation   uint64 `protobuf:"fixed64,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation   uint64   `protobuf:"fixed64,12,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Link          *v1.Link `protobuf:"bytes,13,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_control_v1_control_proto_msgTypes[24]
+	mi := &file_control_v1_control_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1708,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_control_v1_control_proto_msgTypes[24]
+	mi := &file_control_v1_control_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1721,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_control_v1_control_proto_rawDescGZIP(), []int{24}
+	return file_control_v1_control_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchResponse) GetSeq() uint64 {
@@ -1677,6 +1808,13 @@ func (x *WatchResponse) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *WatchResponse) GetLink() *v1.Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
 var File_control_v1_control_proto protoreflect.FileDescriptor
 
 const file_control_v1_control_proto_rawDesc = "" +
@@ -1760,10 +1898,20 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x04safe\x18\x02 \x01(\bR\x04safe\x12\x18\n" +
 	"\aimports\x18\x03 \x01(\x05R\aimports\x12\x18\n" +
 	"\aexports\x18\x04 \x01(\x05R\aexports\x12\x14\n" +
-	"\x05waits\x18\x05 \x03(\tR\x05waits\"D\n" +
+	"\x05waits\x18\x05 \x03(\tR\x05waits\"8\n" +
+	"\fLinksRequest\x12\x14\n" +
+	"\x05probe\x18\x01 \x01(\bR\x05probe\x12\x12\n" +
+	"\x04meet\x18\x02 \x01(\bR\x04meet\"\xb9\x01\n" +
+	"\rLinksResponse\x12+\n" +
+	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12:\n" +
+	"\n" +
+	"transports\x18\x02 \x03(\v2\x1a.baton.common.v1.TransportR\n" +
+	"transports\x12+\n" +
+	"\x05links\x18\x03 \x03(\v2\x15.baton.common.v1.LinkR\x05links\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\x05R\x04more\"D\n" +
 	"\fWatchRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x04R\x04from\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xb0\x03\n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"\xdb\x03\n" +
 	"\rWatchResponse\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.baton.control.v1.NoticeKindR\x04kind\x12\x14\n" +
@@ -1778,7 +1926,8 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x04lost\x18\n" +
 	" \x01(\x04R\x04lost\x12/\n" +
 	"\x06phases\x18\v \x01(\v2\x17.baton.common.v1.PhasesR\x06phases\x12 \n" +
-	"\vincarnation\x18\f \x01(\x06R\vincarnation*C\n" +
+	"\vincarnation\x18\f \x01(\x06R\vincarnation\x12)\n" +
+	"\x04link\x18\r \x01(\v2\x15.baton.common.v1.LinkR\x04link*C\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_SOURCE\x10\x01\x12\x14\n" +
@@ -1793,7 +1942,7 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\rPHASE_PULLING\x10\x05\x12\x11\n" +
 	"\rPHASE_CLOSING\x10\x06\x12\x12\n" +
 	"\x0ePHASE_ADMITTED\x10\a\x12\x10\n" +
-	"\fPHASE_FAILED\x10\b*\xa1\x02\n" +
+	"\fPHASE_FAILED\x10\b*\xb7\x02\n" +
 	"\n" +
 	"NoticeKind\x12\x1b\n" +
 	"\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1807,7 +1956,8 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x15NOTICE_KIND_ANNOUNCED\x10\b\x12\x18\n" +
 	"\x14NOTICE_KIND_DRAINING\x10\t\x12\x17\n" +
 	"\x13NOTICE_KIND_SERVING\x10\n" +
-	"2\xb9\a\n" +
+	"\x12\x14\n" +
+	"\x10NOTICE_KIND_LINK\x10\v2\x83\b\n" +
 	"\aControl\x12K\n" +
 	"\x06Import\x12\x1f.baton.control.v1.ImportRequest\x1a .baton.control.v1.ImportResponse\x12B\n" +
 	"\x03Get\x12\x1c.baton.control.v1.GetRequest\x1a\x1d.baton.control.v1.GetResponse\x12H\n" +
@@ -1819,7 +1969,8 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x04List\x12\x1d.baton.control.v1.ListRequest\x1a\x1e.baton.control.v1.ListResponse\x12Q\n" +
 	"\bGeometry\x12!.baton.control.v1.GeometryRequest\x1a\".baton.control.v1.GeometryResponse\x12T\n" +
 	"\tLifecycle\x12\".baton.control.v1.LifecycleRequest\x1a#.baton.control.v1.LifecycleResponse\x12H\n" +
-	"\x05Drain\x12\x1e.baton.control.v1.DrainRequest\x1a\x1f.baton.control.v1.DrainResponse\x12J\n" +
+	"\x05Drain\x12\x1e.baton.control.v1.DrainRequest\x1a\x1f.baton.control.v1.DrainResponse\x12H\n" +
+	"\x05Links\x12\x1e.baton.control.v1.LinksRequest\x1a\x1f.baton.control.v1.LinksResponse\x12J\n" +
 	"\x05Watch\x12\x1e.baton.control.v1.WatchRequest\x1a\x1f.baton.control.v1.WatchResponse0\x01B5Z3github.com/batonkv/baton/proto/control/v1;controlv1b\x06proto3"
 
 var (
@@ -1835,7 +1986,7 @@ func file_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_control_v1_control_proto_goTypes = []any{
 	(Role)(0),                       // 0: baton.control.v1.Role
 	(Phase)(0),                      // 1: baton.control.v1.Phase
@@ -1863,76 +2014,86 @@ var file_control_v1_control_proto_goTypes = []any{
 	(*LifecycleResponse)(nil),       // 23: baton.control.v1.LifecycleResponse
 	(*DrainRequest)(nil),            // 24: baton.control.v1.DrainRequest
 	(*DrainResponse)(nil),           // 25: baton.control.v1.DrainResponse
-	(*WatchRequest)(nil),            // 26: baton.control.v1.WatchRequest
-	(*WatchResponse)(nil),           // 27: baton.control.v1.WatchResponse
-	nil,                             // 28: baton.control.v1.StatusResponse.CountersEntry
-	(*v1.Import)(nil),               // 29: baton.common.v1.Import
-	(*v1.Imported)(nil),             // 30: baton.common.v1.Imported
-	(*v1.HandoffID)(nil),            // 31: baton.common.v1.HandoffID
-	(*v1.Error)(nil),                // 32: baton.common.v1.Error
-	(*v1.Member)(nil),               // 33: baton.common.v1.Member
-	(*v1.Capacity)(nil),             // 34: baton.common.v1.Capacity
-	(*v1.Model)(nil),                // 35: baton.common.v1.Model
-	(*v1.Shard)(nil),                // 36: baton.common.v1.Shard
-	(v1.Action)(0),                  // 37: baton.common.v1.Action
-	(*v1.Manifest)(nil),             // 38: baton.common.v1.Manifest
-	(*v1.Phases)(nil),               // 39: baton.common.v1.Phases
+	(*LinksRequest)(nil),            // 26: baton.control.v1.LinksRequest
+	(*LinksResponse)(nil),           // 27: baton.control.v1.LinksResponse
+	(*WatchRequest)(nil),            // 28: baton.control.v1.WatchRequest
+	(*WatchResponse)(nil),           // 29: baton.control.v1.WatchResponse
+	nil,                             // 30: baton.control.v1.StatusResponse.CountersEntry
+	(*v1.Import)(nil),               // 31: baton.common.v1.Import
+	(*v1.Imported)(nil),             // 32: baton.common.v1.Imported
+	(*v1.HandoffID)(nil),            // 33: baton.common.v1.HandoffID
+	(*v1.Error)(nil),                // 34: baton.common.v1.Error
+	(*v1.Member)(nil),               // 35: baton.common.v1.Member
+	(*v1.Capacity)(nil),             // 36: baton.common.v1.Capacity
+	(*v1.Model)(nil),                // 37: baton.common.v1.Model
+	(*v1.Shard)(nil),                // 38: baton.common.v1.Shard
+	(v1.Action)(0),                  // 39: baton.common.v1.Action
+	(*v1.Transport)(nil),            // 40: baton.common.v1.Transport
+	(*v1.Link)(nil),                 // 41: baton.common.v1.Link
+	(*v1.Manifest)(nil),             // 42: baton.common.v1.Manifest
+	(*v1.Phases)(nil),               // 43: baton.common.v1.Phases
 }
 var file_control_v1_control_proto_depIdxs = []int32{
-	29, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
-	30, // 1: baton.control.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
-	31, // 2: baton.control.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
-	31, // 3: baton.control.v1.GetResponse.id:type_name -> baton.common.v1.HandoffID
+	31, // 0: baton.control.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
+	32, // 1: baton.control.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
+	33, // 2: baton.control.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
+	33, // 3: baton.control.v1.GetResponse.id:type_name -> baton.common.v1.HandoffID
 	0,  // 4: baton.control.v1.GetResponse.role:type_name -> baton.control.v1.Role
 	1,  // 5: baton.control.v1.GetResponse.phase:type_name -> baton.control.v1.Phase
-	32, // 6: baton.control.v1.GetResponse.error:type_name -> baton.common.v1.Error
-	31, // 7: baton.control.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
-	31, // 8: baton.control.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
-	33, // 9: baton.control.v1.MemberStatus.member:type_name -> baton.common.v1.Member
-	33, // 10: baton.control.v1.StatusResponse.self:type_name -> baton.common.v1.Member
+	34, // 6: baton.control.v1.GetResponse.error:type_name -> baton.common.v1.Error
+	33, // 7: baton.control.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
+	33, // 8: baton.control.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
+	35, // 9: baton.control.v1.MemberStatus.member:type_name -> baton.common.v1.Member
+	35, // 10: baton.control.v1.StatusResponse.self:type_name -> baton.common.v1.Member
 	16, // 11: baton.control.v1.StatusResponse.members:type_name -> baton.control.v1.MemberStatus
-	34, // 12: baton.control.v1.StatusResponse.capacity:type_name -> baton.common.v1.Capacity
-	28, // 13: baton.control.v1.StatusResponse.counters:type_name -> baton.control.v1.StatusResponse.CountersEntry
+	36, // 12: baton.control.v1.StatusResponse.capacity:type_name -> baton.common.v1.Capacity
+	30, // 13: baton.control.v1.StatusResponse.counters:type_name -> baton.control.v1.StatusResponse.CountersEntry
 	0,  // 14: baton.control.v1.ListRequest.role:type_name -> baton.control.v1.Role
 	6,  // 15: baton.control.v1.ListResponse.infos:type_name -> baton.control.v1.GetResponse
-	35, // 16: baton.control.v1.GeometryResponse.model:type_name -> baton.common.v1.Model
-	36, // 17: baton.control.v1.GeometryResponse.shards:type_name -> baton.common.v1.Shard
-	33, // 18: baton.control.v1.GeometryResponse.members:type_name -> baton.common.v1.Member
-	37, // 19: baton.control.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
-	2,  // 20: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
-	31, // 21: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
-	38, // 22: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
-	32, // 23: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
-	39, // 24: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
-	3,  // 25: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
-	5,  // 26: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
-	7,  // 27: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
-	9,  // 28: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
-	11, // 29: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
-	13, // 30: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
-	15, // 31: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
-	18, // 32: baton.control.v1.Control.List:input_type -> baton.control.v1.ListRequest
-	20, // 33: baton.control.v1.Control.Geometry:input_type -> baton.control.v1.GeometryRequest
-	22, // 34: baton.control.v1.Control.Lifecycle:input_type -> baton.control.v1.LifecycleRequest
-	24, // 35: baton.control.v1.Control.Drain:input_type -> baton.control.v1.DrainRequest
-	26, // 36: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
-	4,  // 37: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
-	6,  // 38: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
-	8,  // 39: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
-	10, // 40: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
-	12, // 41: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
-	14, // 42: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
-	17, // 43: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
-	19, // 44: baton.control.v1.Control.List:output_type -> baton.control.v1.ListResponse
-	21, // 45: baton.control.v1.Control.Geometry:output_type -> baton.control.v1.GeometryResponse
-	23, // 46: baton.control.v1.Control.Lifecycle:output_type -> baton.control.v1.LifecycleResponse
-	25, // 47: baton.control.v1.Control.Drain:output_type -> baton.control.v1.DrainResponse
-	27, // 48: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
-	37, // [37:49] is the sub-list for method output_type
-	25, // [25:37] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	37, // 16: baton.control.v1.GeometryResponse.model:type_name -> baton.common.v1.Model
+	38, // 17: baton.control.v1.GeometryResponse.shards:type_name -> baton.common.v1.Shard
+	35, // 18: baton.control.v1.GeometryResponse.members:type_name -> baton.common.v1.Member
+	39, // 19: baton.control.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
+	35, // 20: baton.control.v1.LinksResponse.self:type_name -> baton.common.v1.Member
+	40, // 21: baton.control.v1.LinksResponse.transports:type_name -> baton.common.v1.Transport
+	41, // 22: baton.control.v1.LinksResponse.links:type_name -> baton.common.v1.Link
+	2,  // 23: baton.control.v1.WatchResponse.kind:type_name -> baton.control.v1.NoticeKind
+	33, // 24: baton.control.v1.WatchResponse.id:type_name -> baton.common.v1.HandoffID
+	42, // 25: baton.control.v1.WatchResponse.manifest:type_name -> baton.common.v1.Manifest
+	34, // 26: baton.control.v1.WatchResponse.error:type_name -> baton.common.v1.Error
+	43, // 27: baton.control.v1.WatchResponse.phases:type_name -> baton.common.v1.Phases
+	41, // 28: baton.control.v1.WatchResponse.link:type_name -> baton.common.v1.Link
+	3,  // 29: baton.control.v1.Control.Import:input_type -> baton.control.v1.ImportRequest
+	5,  // 30: baton.control.v1.Control.Get:input_type -> baton.control.v1.GetRequest
+	7,  // 31: baton.control.v1.Control.Abort:input_type -> baton.control.v1.AbortRequest
+	9,  // 32: baton.control.v1.Control.Release:input_type -> baton.control.v1.ReleaseRequest
+	11, // 33: baton.control.v1.Control.SetWeightsEpoch:input_type -> baton.control.v1.SetWeightsEpochRequest
+	13, // 34: baton.control.v1.Control.Reset:input_type -> baton.control.v1.ResetRequest
+	15, // 35: baton.control.v1.Control.Status:input_type -> baton.control.v1.StatusRequest
+	18, // 36: baton.control.v1.Control.List:input_type -> baton.control.v1.ListRequest
+	20, // 37: baton.control.v1.Control.Geometry:input_type -> baton.control.v1.GeometryRequest
+	22, // 38: baton.control.v1.Control.Lifecycle:input_type -> baton.control.v1.LifecycleRequest
+	24, // 39: baton.control.v1.Control.Drain:input_type -> baton.control.v1.DrainRequest
+	26, // 40: baton.control.v1.Control.Links:input_type -> baton.control.v1.LinksRequest
+	28, // 41: baton.control.v1.Control.Watch:input_type -> baton.control.v1.WatchRequest
+	4,  // 42: baton.control.v1.Control.Import:output_type -> baton.control.v1.ImportResponse
+	6,  // 43: baton.control.v1.Control.Get:output_type -> baton.control.v1.GetResponse
+	8,  // 44: baton.control.v1.Control.Abort:output_type -> baton.control.v1.AbortResponse
+	10, // 45: baton.control.v1.Control.Release:output_type -> baton.control.v1.ReleaseResponse
+	12, // 46: baton.control.v1.Control.SetWeightsEpoch:output_type -> baton.control.v1.SetWeightsEpochResponse
+	14, // 47: baton.control.v1.Control.Reset:output_type -> baton.control.v1.ResetResponse
+	17, // 48: baton.control.v1.Control.Status:output_type -> baton.control.v1.StatusResponse
+	19, // 49: baton.control.v1.Control.List:output_type -> baton.control.v1.ListResponse
+	21, // 50: baton.control.v1.Control.Geometry:output_type -> baton.control.v1.GeometryResponse
+	23, // 51: baton.control.v1.Control.Lifecycle:output_type -> baton.control.v1.LifecycleResponse
+	25, // 52: baton.control.v1.Control.Drain:output_type -> baton.control.v1.DrainResponse
+	27, // 53: baton.control.v1.Control.Links:output_type -> baton.control.v1.LinksResponse
+	29, // 54: baton.control.v1.Control.Watch:output_type -> baton.control.v1.WatchResponse
+	42, // [42:55] is the sub-list for method output_type
+	29, // [29:42] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_control_v1_control_proto_init() }
@@ -1946,7 +2107,7 @@ func file_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_v1_control_proto_rawDesc), len(file_control_v1_control_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	Control_Geometry_FullMethodName        = "/baton.control.v1.Control/Geometry"
 	Control_Lifecycle_FullMethodName       = "/baton.control.v1.Control/Lifecycle"
 	Control_Drain_FullMethodName           = "/baton.control.v1.Control/Drain"
+	Control_Links_FullMethodName           = "/baton.control.v1.Control/Links"
 	Control_Watch_FullMethodName           = "/baton.control.v1.Control/Watch"
 )
 
@@ -68,6 +69,8 @@ type ControlClient interface {
 	// engines hear STOP_INTAKE or RESUME_INTAKE. It answers at once how much is left, and is asked
 	// again until it is safe to stop.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Links tells how this rank reads from ranks of other groups, and what that is worth.
+	Links(ctx context.Context, in *LinksRequest, opts ...grpc.CallOption) (*LinksResponse, error)
 	// Watch tells what happens, from a sequence number on.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
@@ -190,6 +193,16 @@ func (c *controlClient) Drain(ctx context.Context, in *DrainRequest, opts ...grp
 	return out, nil
 }
 
+func (c *controlClient) Links(ctx context.Context, in *LinksRequest, opts ...grpc.CallOption) (*LinksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LinksResponse)
+	err := c.cc.Invoke(ctx, Control_Links_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Control_ServiceDesc.Streams[0], Control_Watch_FullMethodName, cOpts...)
@@ -241,6 +254,8 @@ type ControlServer interface {
 	// engines hear STOP_INTAKE or RESUME_INTAKE. It answers at once how much is left, and is asked
 	// again until it is safe to stop.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Links tells how this rank reads from ranks of other groups, and what that is worth.
+	Links(context.Context, *LinksRequest) (*LinksResponse, error)
 	// Watch tells what happens, from a sequence number on.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedControlServer()
@@ -285,6 +300,9 @@ func (UnimplementedControlServer) Lifecycle(context.Context, *LifecycleRequest) 
 }
 func (UnimplementedControlServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedControlServer) Links(context.Context, *LinksRequest) (*LinksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Links not implemented")
 }
 func (UnimplementedControlServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -508,6 +526,24 @@ func _Control_Drain_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Links_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LinksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Links(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Links_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Links(ctx, req.(*LinksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -569,6 +605,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Drain",
 			Handler:    _Control_Drain_Handler,
+		},
+		{
+			MethodName: "Links",
+			Handler:    _Control_Links_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -121,6 +121,9 @@ type PeerMessage struct {
 	//	*PeerMessage_StagedStop
 	//	*PeerMessage_StagedGone
 	//	*PeerMessage_Part
+	//	*PeerMessage_ProbeAsk
+	//	*PeerMessage_ProbeAt
+	//	*PeerMessage_LinkNews
 	Message       isPeerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -442,6 +445,33 @@ func (x *PeerMessage) GetPart() *Part {
 	return nil
 }
 
+func (x *PeerMessage) GetProbeAsk() *ProbeAsk {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_ProbeAsk); ok {
+			return x.ProbeAsk
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetProbeAt() *ProbeAt {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_ProbeAt); ok {
+			return x.ProbeAt
+		}
+	}
+	return nil
+}
+
+func (x *PeerMessage) GetLinkNews() *LinkNews {
+	if x != nil {
+		if x, ok := x.Message.(*PeerMessage_LinkNews); ok {
+			return x.LinkNews
+		}
+	}
+	return nil
+}
+
 type isPeerMessage_Message interface {
 	isPeerMessage_Message()
 }
@@ -575,6 +605,19 @@ type PeerMessage_Part struct {
 	Part *Part `protobuf:"bytes,33,opt,name=part,proto3,oneof"`
 }
 
+type PeerMessage_ProbeAsk struct {
+	ProbeAsk *ProbeAsk `protobuf:"bytes,40,opt,name=probe_ask,json=probeAsk,proto3,oneof"`
+}
+
+type PeerMessage_ProbeAt struct {
+	ProbeAt *ProbeAt `protobuf:"bytes,41,opt,name=probe_at,json=probeAt,proto3,oneof"`
+}
+
+type PeerMessage_LinkNews struct {
+	// Inside a group.
+	LinkNews *LinkNews `protobuf:"bytes,42,opt,name=link_news,json=linkNews,proto3,oneof"`
+}
+
 func (*PeerMessage_Hello) isPeerMessage_Message() {}
 
 func (*PeerMessage_Join) isPeerMessage_Message() {}
@@ -636,6 +679,12 @@ func (*PeerMessage_StagedStop) isPeerMessage_Message() {}
 func (*PeerMessage_StagedGone) isPeerMessage_Message() {}
 
 func (*PeerMessage_Part) isPeerMessage_Message() {}
+
+func (*PeerMessage_ProbeAsk) isPeerMessage_Message() {}
+
+func (*PeerMessage_ProbeAt) isPeerMessage_Message() {}
+
+func (*PeerMessage_LinkNews) isPeerMessage_Message() {}
 
 // Hello fixes who speaks on a session.
 type Hello struct {
@@ -2874,11 +2923,197 @@ func (x *StagedGone) GetWhy() uint32 {
 	return 0
 }
 
+// ProbeAsk asks a rank that can be read by staging where it may be probed.
+type ProbeAsk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	N     uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	// Of a chunk of the reader.
+	Bytes         int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeAsk) Reset() {
+	*x = ProbeAsk{}
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeAsk) ProtoMessage() {}
+
+func (x *ProbeAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeAsk.ProtoReflect.Descriptor instead.
+func (*ProbeAsk) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ProbeAsk) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *ProbeAsk) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// ProbeAt answers it: the wire mover and its port, or why there is none.
+type ProbeAt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	N     uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	Wire  uint64                 `protobuf:"fixed64,2,opt,name=wire,proto3" json:"wire,omitempty"`
+	Port  int32                  `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Hand-offs are in the way: ask again later.
+	Busy bool   `protobuf:"varint,4,opt,name=busy,proto3" json:"busy,omitempty"`
+	Why  string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// Of a chunk that may be fetched, at most those asked for.
+	Bytes         int64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeAt) Reset() {
+	*x = ProbeAt{}
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeAt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeAt) ProtoMessage() {}
+
+func (x *ProbeAt) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeAt.ProtoReflect.Descriptor instead.
+func (*ProbeAt) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ProbeAt) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *ProbeAt) GetWire() uint64 {
+	if x != nil {
+		return x.Wire
+	}
+	return 0
+}
+
+func (x *ProbeAt) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ProbeAt) GetBusy() bool {
+	if x != nil {
+		return x.Busy
+	}
+	return false
+}
+
+func (x *ProbeAt) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *ProbeAt) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// LinkNews tells a rank's leader of a link that was chosen, or whose worth changed.
+type LinkNews struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Link          *v1.Link               `protobuf:"bytes,1,opt,name=link,proto3" json:"link,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkNews) Reset() {
+	*x = LinkNews{}
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkNews) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkNews) ProtoMessage() {}
+
+func (x *LinkNews) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkNews.ProtoReflect.Descriptor instead.
+func (*LinkNews) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *LinkNews) GetLink() *v1.Link {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xb7\r\n" +
+	"\x12peer/v1/peer.proto\x12\rbaton.peer.v1\x1a\x16common/v1/common.proto\"\xdc\x0e\n" +
 	"\vPeerMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.baton.peer.v1.HelloH\x00R\x05hello\x12)\n" +
 	"\x04join\x18\x02 \x01(\v2\x13.baton.peer.v1.JoinH\x00R\x04join\x12/\n" +
@@ -2915,7 +3150,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"stagedStop\x12<\n" +
 	"\vstaged_gone\x18  \x01(\v2\x19.baton.peer.v1.StagedGoneH\x00R\n" +
 	"stagedGone\x12)\n" +
-	"\x04part\x18! \x01(\v2\x13.baton.peer.v1.PartH\x00R\x04partB\t\n" +
+	"\x04part\x18! \x01(\v2\x13.baton.peer.v1.PartH\x00R\x04part\x126\n" +
+	"\tprobe_ask\x18( \x01(\v2\x17.baton.peer.v1.ProbeAskH\x00R\bprobeAsk\x123\n" +
+	"\bprobe_at\x18) \x01(\v2\x16.baton.peer.v1.ProbeAtH\x00R\aprobeAt\x126\n" +
+	"\tlink_news\x18* \x01(\v2\x17.baton.peer.v1.LinkNewsH\x00R\blinkNewsB\t\n" +
 	"\amessageJ\x04\b\a\x10\bJ\x04\b\x18\x10\x19\"\xa1\x01\n" +
 	"\x05Hello\x12+\n" +
 	"\x04self\x18\x01 \x01(\v2\x17.baton.common.v1.MemberR\x04self\x12\x12\n" +
@@ -3078,7 +3316,19 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"StagedGone\x12*\n" +
 	"\x03job\x18\x01 \x01(\v2\x18.baton.peer.v1.StagedJobR\x03job\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\rR\x03why*z\n" +
+	"\x03why\x18\x02 \x01(\rR\x03why\".\n" +
+	"\bProbeAsk\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"{\n" +
+	"\aProbeAt\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x12\n" +
+	"\x04wire\x18\x02 \x01(\x06R\x04wire\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x12\n" +
+	"\x04busy\x18\x04 \x01(\bR\x04busy\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\"5\n" +
+	"\bLinkNews\x12)\n" +
+	"\x04link\x18\x01 \x01(\v2\x15.baton.common.v1.LinkR\x04link*z\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x12\n" +
@@ -3102,7 +3352,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_v1_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(Status)(0),             // 0: baton.peer.v1.Status
 	(*PeerMessage)(nil),     // 1: baton.peer.v1.PeerMessage
@@ -3139,23 +3389,27 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*StagedCredit)(nil),    // 32: baton.peer.v1.StagedCredit
 	(*StagedStop)(nil),      // 33: baton.peer.v1.StagedStop
 	(*StagedGone)(nil),      // 34: baton.peer.v1.StagedGone
-	(*v1.Decision)(nil),     // 35: baton.common.v1.Decision
-	(*v1.Member)(nil),       // 36: baton.common.v1.Member
-	(*v1.LinkEnd)(nil),      // 37: baton.common.v1.LinkEnd
-	(*v1.Attach)(nil),       // 38: baton.common.v1.Attach
-	(*v1.Model)(nil),        // 39: baton.common.v1.Model
-	(*v1.Shard)(nil),        // 40: baton.common.v1.Shard
-	(*v1.PinInfo)(nil),      // 41: baton.common.v1.PinInfo
-	(*v1.Extent)(nil),       // 42: baton.common.v1.Extent
-	(*v1.HandoffID)(nil),    // 43: baton.common.v1.HandoffID
-	(*v1.Reserved)(nil),     // 44: baton.common.v1.Reserved
-	(*v1.LifecycleAck)(nil), // 45: baton.common.v1.LifecycleAck
-	(*v1.Importer)(nil),     // 46: baton.common.v1.Importer
-	(*v1.Resume)(nil),       // 47: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 48: baton.common.v1.Salt
-	(*v1.Span)(nil),         // 49: baton.common.v1.Span
-	(*v1.Box)(nil),          // 50: baton.common.v1.Box
-	(v1.DType)(0),           // 51: baton.common.v1.DType
+	(*ProbeAsk)(nil),        // 35: baton.peer.v1.ProbeAsk
+	(*ProbeAt)(nil),         // 36: baton.peer.v1.ProbeAt
+	(*LinkNews)(nil),        // 37: baton.peer.v1.LinkNews
+	(*v1.Decision)(nil),     // 38: baton.common.v1.Decision
+	(*v1.Member)(nil),       // 39: baton.common.v1.Member
+	(*v1.LinkEnd)(nil),      // 40: baton.common.v1.LinkEnd
+	(*v1.Attach)(nil),       // 41: baton.common.v1.Attach
+	(*v1.Model)(nil),        // 42: baton.common.v1.Model
+	(*v1.Shard)(nil),        // 43: baton.common.v1.Shard
+	(*v1.PinInfo)(nil),      // 44: baton.common.v1.PinInfo
+	(*v1.Extent)(nil),       // 45: baton.common.v1.Extent
+	(*v1.HandoffID)(nil),    // 46: baton.common.v1.HandoffID
+	(*v1.Reserved)(nil),     // 47: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 48: baton.common.v1.LifecycleAck
+	(*v1.Importer)(nil),     // 49: baton.common.v1.Importer
+	(*v1.Resume)(nil),       // 50: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 51: baton.common.v1.Salt
+	(*v1.Span)(nil),         // 52: baton.common.v1.Span
+	(*v1.Box)(nil),          // 53: baton.common.v1.Box
+	(v1.DType)(0),           // 54: baton.common.v1.DType
+	(*v1.Link)(nil),         // 55: baton.common.v1.Link
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -3168,7 +3422,7 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	12, // 7: baton.peer.v1.PeerMessage.rank_held:type_name -> baton.peer.v1.RankHeld
 	13, // 8: baton.peer.v1.PeerMessage.rank_applied:type_name -> baton.peer.v1.RankApplied
 	14, // 9: baton.peer.v1.PeerMessage.rank_reserved:type_name -> baton.peer.v1.RankReserved
-	35, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
+	38, // 10: baton.peer.v1.PeerMessage.decision:type_name -> baton.common.v1.Decision
 	16, // 11: baton.peer.v1.PeerMessage.want_geometry:type_name -> baton.peer.v1.WantGeometry
 	5,  // 12: baton.peer.v1.PeerMessage.geometry:type_name -> baton.peer.v1.Geometry
 	17, // 13: baton.peer.v1.PeerMessage.want_buffers:type_name -> baton.peer.v1.WantBuffers
@@ -3189,61 +3443,65 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	33, // 28: baton.peer.v1.PeerMessage.staged_stop:type_name -> baton.peer.v1.StagedStop
 	34, // 29: baton.peer.v1.PeerMessage.staged_gone:type_name -> baton.peer.v1.StagedGone
 	22, // 30: baton.peer.v1.PeerMessage.part:type_name -> baton.peer.v1.Part
-	36, // 31: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
-	36, // 32: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
-	37, // 33: baton.peer.v1.Hello.end:type_name -> baton.common.v1.LinkEnd
-	38, // 34: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
-	36, // 35: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
-	5,  // 36: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
-	39, // 37: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
-	40, // 38: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
-	36, // 39: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
-	41, // 40: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
-	42, // 41: baton.peer.v1.Pinned.extent:type_name -> baton.common.v1.Extent
-	43, // 42: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
-	43, // 43: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
-	43, // 44: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
-	43, // 45: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
-	43, // 46: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
-	44, // 47: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
-	45, // 48: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
-	19, // 49: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	43, // 50: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	46, // 51: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	43, // 52: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 53: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	36, // 54: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	41, // 55: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	47, // 56: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	48, // 57: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	42, // 58: baton.peer.v1.Opened.extent:type_name -> baton.common.v1.Extent
-	43, // 59: baton.peer.v1.Part.id:type_name -> baton.common.v1.HandoffID
-	41, // 60: baton.peer.v1.Part.pins:type_name -> baton.common.v1.PinInfo
-	42, // 61: baton.peer.v1.Part.extent:type_name -> baton.common.v1.Extent
-	47, // 62: baton.peer.v1.Part.resume:type_name -> baton.common.v1.Resume
-	43, // 63: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	23, // 64: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	43, // 65: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	46, // 66: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	43, // 67: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 68: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	43, // 69: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	46, // 70: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	23, // 71: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
-	49, // 72: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
-	30, // 73: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
-	50, // 74: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
-	51, // 75: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
-	28, // 76: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
-	28, // 77: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
-	28, // 78: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
-	1,  // 79: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 80: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	80, // [80:81] is the sub-list for method output_type
-	79, // [79:80] is the sub-list for method input_type
-	79, // [79:79] is the sub-list for extension type_name
-	79, // [79:79] is the sub-list for extension extendee
-	0,  // [0:79] is the sub-list for field type_name
+	35, // 31: baton.peer.v1.PeerMessage.probe_ask:type_name -> baton.peer.v1.ProbeAsk
+	36, // 32: baton.peer.v1.PeerMessage.probe_at:type_name -> baton.peer.v1.ProbeAt
+	37, // 33: baton.peer.v1.PeerMessage.link_news:type_name -> baton.peer.v1.LinkNews
+	39, // 34: baton.peer.v1.Hello.self:type_name -> baton.common.v1.Member
+	39, // 35: baton.peer.v1.Hello.want:type_name -> baton.common.v1.Member
+	40, // 36: baton.peer.v1.Hello.end:type_name -> baton.common.v1.LinkEnd
+	41, // 37: baton.peer.v1.Join.attach:type_name -> baton.common.v1.Attach
+	39, // 38: baton.peer.v1.Roster.members:type_name -> baton.common.v1.Member
+	5,  // 39: baton.peer.v1.Roster.geometry:type_name -> baton.peer.v1.Geometry
+	42, // 40: baton.peer.v1.Geometry.model:type_name -> baton.common.v1.Model
+	43, // 41: baton.peer.v1.Geometry.shards:type_name -> baton.common.v1.Shard
+	39, // 42: baton.peer.v1.Geometry.members:type_name -> baton.common.v1.Member
+	44, // 43: baton.peer.v1.Pinned.pin:type_name -> baton.common.v1.PinInfo
+	45, // 44: baton.peer.v1.Pinned.extent:type_name -> baton.common.v1.Extent
+	46, // 45: baton.peer.v1.Leased.id:type_name -> baton.common.v1.HandoffID
+	46, // 46: baton.peer.v1.Extend.id:type_name -> baton.common.v1.HandoffID
+	46, // 47: baton.peer.v1.Extended.id:type_name -> baton.common.v1.HandoffID
+	46, // 48: baton.peer.v1.Unpin.id:type_name -> baton.common.v1.HandoffID
+	46, // 49: baton.peer.v1.Landed.id:type_name -> baton.common.v1.HandoffID
+	47, // 50: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
+	48, // 51: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
+	19, // 52: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
+	46, // 53: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	49, // 54: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	46, // 55: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 56: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	39, // 57: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	44, // 58: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	50, // 59: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	51, // 60: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	45, // 61: baton.peer.v1.Opened.extent:type_name -> baton.common.v1.Extent
+	46, // 62: baton.peer.v1.Part.id:type_name -> baton.common.v1.HandoffID
+	44, // 63: baton.peer.v1.Part.pins:type_name -> baton.common.v1.PinInfo
+	45, // 64: baton.peer.v1.Part.extent:type_name -> baton.common.v1.Extent
+	50, // 65: baton.peer.v1.Part.resume:type_name -> baton.common.v1.Resume
+	46, // 66: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	23, // 67: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	46, // 68: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	49, // 69: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	46, // 70: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 71: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	46, // 72: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	49, // 73: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	23, // 74: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
+	52, // 75: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
+	30, // 76: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
+	53, // 77: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
+	54, // 78: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
+	28, // 79: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
+	28, // 80: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
+	28, // 81: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
+	55, // 82: baton.peer.v1.LinkNews.link:type_name -> baton.common.v1.Link
+	1,  // 83: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 84: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	84, // [84:85] is the sub-list for method output_type
+	83, // [83:84] is the sub-list for method input_type
+	83, // [83:83] is the sub-list for extension type_name
+	83, // [83:83] is the sub-list for extension extendee
+	0,  // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3283,6 +3541,9 @@ func file_peer_v1_peer_proto_init() {
 		(*PeerMessage_StagedStop)(nil),
 		(*PeerMessage_StagedGone)(nil),
 		(*PeerMessage_Part)(nil),
+		(*PeerMessage_ProbeAsk)(nil),
+		(*PeerMessage_ProbeAt)(nil),
+		(*PeerMessage_LinkNews)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3290,7 +3551,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

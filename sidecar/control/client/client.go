@@ -196,6 +196,15 @@ func (c *Client) Drain(ctx context.Context, resume bool) (control.Drain, error) 
 	return control.DecodeDrain(r)
 }
 
+// Links tells how the sidecar's rank reads from ranks of other groups.
+func (c *Client) Links(ctx context.Context, q control.LinksQuery) (control.Links, error) {
+	r, err := c.c.Links(ctx, &controlv1.LinksRequest{Probe: q.Probe, Meet: q.Meet})
+	if err != nil {
+		return control.Links{}, failed(ctx, err, handoff.ErrPeer)
+	}
+	return control.DecodeLinks(r)
+}
+
 // Watch yields notices from a cursor on until ctx ends or the sidecar stops. A non-nil
 // error is the last item: watch again from the cursor after the last notice.
 func (c *Client) Watch(ctx context.Context, from control.Cursor) iter.Seq2[control.Notice, error] {

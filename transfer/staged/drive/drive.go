@@ -47,6 +47,12 @@ type Owner interface {
 	Done(j staged.Job, bytes int64, err error)
 	// Refused counts a message that was not acted on.
 	Refused(p transfer.PeerID, m staged.Message, why staged.Refusal)
+	// AskPlace asks a peer where it may be probed, by chunks of at most so many bytes;
+	// TellPlace answers such a question, with the place or with why there is none.
+	AskPlace(p transfer.PeerID, n uint64, bytes int64)
+	TellPlace(p transfer.PeerID, n uint64, at Place, why error)
+	// Wire says that the wire mover of a route is up, or why it is not, or not any more.
+	Wire(r Route, err error)
 }
 
 // Extra is what a message carries that its machine does not look at.
@@ -132,6 +138,7 @@ type Stage struct {
 	fetches map[uint64]func()         // their cancels
 	at      map[transfer.PeerID]place // of the newest offer
 	wanted  *serve                    // of the Want that is being stepped
+	probing probing
 	closed  bool
 }
 
@@ -172,7 +179,7 @@ func New(ctx context.Context, cfg Config) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := newArena(2*int64(cfg.Chunks), cfg.Chunk)
+	a, err := newArena(2*int64(cfg.Chunks)+extra, cfg.Chunk)
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +217,7 @@ func (s *Stage) PeerDown(p transfer.PeerID) {
 	}
 	delete(s.peers, p)
 	delete(s.at, p)
+	s.yieldProbe(fmt.Errorf("%w: its session ended", transfer.ErrPeer), func(o transfer.PeerID) bool { return o == p })
 	s.step(staged.PeerDown{Peer: p}, both)
 	s.retire(r)
 }
@@ -264,6 +272,7 @@ func (s *Stage) begin(p transfer.PeerID, j staged.Job, pin staged.Pin, moves []p
 	if _, twice := s.pulls[j]; twice {
 		return fmt.Errorf("%w: job %+v", transfer.ErrBusy, j)
 	}
+	s.yieldProbe(ErrProbe, anyPeer)
 	s.pulls[j] = &pull{cut: c, peer: p, moves: moves, own: own}
 	if r, up := s.peers[p]; up {
 		s.wire(r)

@@ -62,6 +62,7 @@ type node struct {
 	pid    chan drive.Mover
 	lose   func(staged.Message) bool // on the way to the peer; nil: none
 	stands chan struct{}             // no fetch begins before it is closed; nil: each does
+	fetch  fetcher                   // nil: that of the wire
 	// library is NIXL's; "": TCP.
 	library string
 }
@@ -196,6 +197,21 @@ func (n *node) Send(p transfer.PeerID, m staged.Message, x drive.Extra) {
 	case <-to.over:
 	}
 }
+
+// AskPlace implements drive.Owner.
+func (n *node) AskPlace(p transfer.PeerID, k uint64, bytes int64) {
+	to := n.peers[p]
+	to.queue <- func() { to.stage.AskedPlace(n.id, k, bytes) }
+}
+
+// TellPlace implements drive.Owner.
+func (n *node) TellPlace(p transfer.PeerID, k uint64, at drive.Place, why error) {
+	to := n.peers[p]
+	to.queue <- func() { to.stage.Place(n.id, k, at, why) }
+}
+
+// Wire implements drive.Owner.
+func (n *node) Wire(drive.Route, error) {}
 
 // AskGrant implements drive.Owner.
 func (n *node) AskGrant(grant uint64, _ transfer.PeerID, _ staged.Job, _ staged.Pin) {

@@ -22,6 +22,7 @@ func (s *Stage) want(p transfer.PeerID, m staged.Want, x *Spec) {
 		s.cfg.Owner.Send(p, staged.Gone{Job: m.Job, Why: staged.Transfer}, Extra{})
 		return
 	}
+	s.yieldProbe(ErrProbe, anyPeer)
 	s.wire(s.peers[p])
 	s.wanted = k
 	s.step(staged.FromPeer{Peer: p, Msg: m}, source)

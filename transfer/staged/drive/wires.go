@@ -74,6 +74,10 @@ func (s *Stage) started(w *wire, m Mover, err error) {
 	if err != nil {
 		s.cfg.Log.Warn("wire mover did not start", "group", w.route.Group, "transport", w.route.Transport, "err", err)
 		delete(s.wires, w.route)
+		s.answerAsks(w.route, err)
+		s.yieldProbe(fmt.Errorf("%w: the wire mover of %s did not start here: %w", transfer.ErrMover, w.route.Transport, err),
+			func(p transfer.PeerID) bool { return s.cfg.Route(p) == w.route })
+		s.cfg.Owner.Wire(w.route, err)
 		for j := range s.jobsOf(w.route) {
 			s.step(staged.Cancel{Job: j}, both)
 		}
@@ -88,6 +92,9 @@ func (s *Stage) started(w *wire, m Mover, err error) {
 	for _, p := range s.of(w.route) {
 		s.tell(w, p)
 	}
+	s.answerAsks(w.route, nil)
+	s.fetchProbe()
+	s.cfg.Owner.Wire(w.route, nil)
 	s.retire(w.route)
 }
 
@@ -129,6 +136,7 @@ func (s *Stage) jobsOf(r Route) map[staged.Job]bool {
 func (s *Stage) exited(w *wire) {
 	s.cfg.Log.Info("wire mover ended", "group", w.route.Group, "transport", w.route.Transport, "err", w.mover.Why())
 	delete(s.wires, w.route)
+	s.cfg.Owner.Wire(w.route, fmt.Errorf("%w: %w", transfer.ErrMover, w.mover.Why()))
 	maps.DeleteFunc(s.offers, func(_ uint64, p transfer.PeerID) bool { return w.told[p] })
 	for _, p := range slices.Sorted(maps.Keys(w.told)) {
 		s.step(staged.WireExit{Peer: p, Wire: w.id}, both)
@@ -139,7 +147,7 @@ func (s *Stage) exited(w *wire) {
 		select {
 		case <-t.C:
 			s.post(func() {
-				if len(s.jobsOf(w.route)) > 0 {
+				if len(s.jobsOf(w.route)) > 0 || s.probesWant(w.route) {
 					s.wire(w.route)
 				}
 			})

@@ -66,6 +66,9 @@ func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, 
 	if n.library == "" {
 		w, err = mover.WireInProcess(ctx, c, func(s mover.Setup, b []byte) (staged.Wire, error) {
 			w, err := open(s, b)
+			if err == nil && n.fetch != nil {
+				return odd{w, b, chunk, n.fetch}, nil
+			}
 			return &standing{w, n.stands}, err
 		})
 	} else {

@@ -1,0 +1,273 @@
+// Package doctor shows what sidecars say of the links between ranks, what is wrong with
+// them, and what to do.
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/batonkv/baton/plugins/route"
+	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
+)
+
+// ErrUnwell says that a link is degraded or broken, or that a sidecar does not answer.
+var ErrUnwell = errors.New("doctor: not all is well")
+
+// Report is what the sidecars of a cluster said.
+type Report struct {
+	Asked   []route.Asked
+	Readers int // ranks that may read
+}
+
+// links are those of all answers, in their order.
+func (r Report) links() (out []handoff.Link) {
+	for _, a := range r.Asked {
+		out = append(out, a.Links.Links...)
+	}
+	return out
+}
+
+// Verdict is nil, or ErrUnwell with the counts.
+func (r Report) Verdict() error {
+	var bad []string
+	n, silent := map[choice.Verdict]int{}, 0
+	for _, l := range r.links() {
+		n[l.Finding.Verdict]++
+	}
+	for _, a := range r.Asked {
+		if a.Err != nil {
+			silent++
+		}
+	}
+	for _, v := range []choice.Verdict{choice.Broken, choice.Degraded} {
+		if n[v] > 0 {
+			bad = append(bad, fmt.Sprintf("%s %s", count(n[v], "link"), v))
+		}
+	}
+	if silent > 0 {
+		bad = append(bad, count(silent, "sidecar")+" without an answer")
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrUnwell, strings.Join(bad, ", "))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// Text writes a table, and under it each reason once, what is wrong and what to do.
+func (r Report) Text(out io.Writer) error {
+	ls := r.links()
+	if len(ls) > 0 {
+		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "READER\tFROM\tTRANSPORT\tMEASURED\tEXPECTED\tONE READ\tVERDICT")
+		for _, l := range ls {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Reader.Name(), l.Peer.Name(), transport(l.Choice), rate(l.Measured.Rate), rate(l.Expected),
+				latency(l.Measured.Latency), l.Finding.Verdict)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	var b strings.Builder
+	r.reasons(&b)
+	r.findings(&b)
+	r.summary(&b)
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// reasons says why each transport was chosen, for all pairs of a reason at once.
+func (r Report) reasons(b *strings.Builder) {
+	var whys []string
+	pairs := map[string][]string{}
+	for _, l := range r.links() {
+		if why := clean(l.Choice.Why); why != "" {
+			if pairs[why] == nil {
+				whys = append(whys, why)
+			}
+			pairs[why] = append(pairs[why], l.Reader.Name()+" from "+l.Peer.Name())
+		}
+	}
+	if len(whys) > 0 {
+		b.WriteString("\nwhy\n")
+	}
+	for _, why := range whys {
+		fmt.Fprintf(b, "  %s\n    %s\n", why, some(pairs[why]))
+	}
+	for _, l := range r.links() {
+		if l.Choice.Transport == choice.NIXL {
+			b.WriteString("  " + hostStaging + "\n")
+			return
+		}
+	}
+}
+
+// hostStaging is what NIXL would do silently, and is not let do.
+const hostStaging = "nixl moves staging memory of the host: memory of a GPU that another process allocated it registers\n" +
+	"    without complaint and then moves over TCP, at a hundredth of the rate, so it is given none"
+
+// some are the first of many.
+func some(s []string) string {
+	if len(s) > 8 {
+		return strings.Join(s[:8], ", ") + fmt.Sprintf(", and %d more", len(s)-8)
+	}
+	return strings.Join(s, ", ")
+}
+
+// findings says what is wrong, and what to do.
+func (r Report) findings(b *strings.Builder) {
+	head := "\nwrong\n"
+	for _, l := range r.links() {
+		f := l.Finding
+		if f.Verdict != choice.Degraded && f.Verdict != choice.Broken {
+			continue
+		}
+		fmt.Fprintf(b, "%s  %s from %s is %s: %s\n    %s\n", head, l.Reader.Name(), l.Peer.Name(), f.Verdict, clean(f.Cause), clean(f.Fix))
+		head = ""
+	}
+	for _, a := range r.Asked {
+		if a.Err != nil {
+			fmt.Fprintf(b, "%s  %s/%d at %s does not answer: %s\n", head, a.Record.Group, a.Record.Rank, clean(a.Record.Addr), clean(a.Err.Error()))
+			head = ""
+		}
+	}
+}
+
+func (r Report) summary(b *strings.Builder) {
+	ls := r.links()
+	more := 0
+	for _, a := range r.Asked {
+		more += int(a.Links.More)
+	}
+	b.WriteString("\n")
+	switch {
+	case len(r.Asked) == 0:
+		b.WriteString("no sidecar is registered in this cluster: start baton sidecar beside each rank of the engines\n")
+	case len(ls) == 0 && r.Readers == 0:
+		b.WriteString("no rank here may read: all groups prefill; start one whose role is decode or both\n")
+	case len(ls) == 0:
+		b.WriteString("no rank here may be read by another: want two groups, one that prefills and one that decodes\n")
+	default:
+		n := map[choice.Verdict]int{}
+		for _, l := range ls {
+			n[l.Finding.Verdict]++
+		}
+		parts := []string{}
+		for _, v := range []choice.Verdict{choice.Good, choice.Unmeasured, choice.Degraded, choice.Broken} {
+			if n[v] > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s", n[v], v))
+			}
+		}
+		fmt.Fprintf(b, "%s: %s\n", count(len(ls), "link"), strings.Join(parts, ", "))
+	}
+	if more > 0 {
+		fmt.Fprintf(b, "%s were left out: ask fewer groups\n", count(more, "link"))
+	}
+}
+
+func transport(c choice.Choice) string {
+	switch {
+	case c.Transport == "":
+		return "none"
+	case c.Way == "" || c.Way == choice.Copy:
+		return c.Transport
+	}
+	return c.Transport + " (" + clean(string(c.Way)) + ")"
+}
+
+func rate(v float64) string {
+	switch {
+	case v <= 0:
+		return "-"
+	case v >= 1e9:
+		return fmt.Sprintf("%.2f GB/s", v/1e9)
+	case v >= 1e6:
+		return fmt.Sprintf("%.1f MB/s", v/1e6)
+	}
+	return fmt.Sprintf("%.1f kB/s", v/1e3)
+}
+
+func latency(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1e3)
+}
+
+// clean is what others say without what steers a terminal.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return '·'
+		}
+		return r
+	}, s)
+}
+
+// line is one link in JSON. Rates are in bytes a second, times in seconds.
+type line struct {
+	Reader    string         `json:"reader"`
+	Peer      string         `json:"peer"`
+	Transport string         `json:"transport"` // empty: none
+	Way       choice.Way     `json:"way,omitempty"`
+	Code      choice.Code    `json:"code,omitempty"`
+	Why       string         `json:"why,omitempty"`
+	Fallback  bool           `json:"fallback"`
+	Since     float64        `json:"chosen_seconds_ago"`
+	Rate      float64        `json:"bytes_per_second,omitempty"`
+	Latency   float64        `json:"latency_seconds,omitempty"`
+	Measured  float64        `json:"measured_seconds_ago,omitempty"`
+	Expected  float64        `json:"expected_bytes_per_second,omitempty"`
+	Against   string         `json:"expected_by,omitempty"`
+	Verdict   choice.Verdict `json:"verdict"`
+	Cause     string         `json:"cause,omitempty"`
+	Fix       string         `json:"fix,omitempty"`
+}
+
+// silent is a sidecar that did not answer, in JSON.
+type silent struct {
+	Name  string `json:"sidecar"`
+	Addr  string `json:"addr"`
+	Error string `json:"error"`
+	Why   string `json:"why"`
+}
+
+// JSON writes one object.
+func (r Report) JSON(out io.Writer) error {
+	page := struct {
+		Well   bool     `json:"well"`
+		Links  []line   `json:"links"`
+		Silent []silent `json:"silent"`
+	}{r.Verdict() == nil, []line{}, []silent{}}
+	for _, l := range r.links() {
+		c, f := l.Choice, l.Finding
+		page.Links = append(page.Links, line{l.Reader.Name(), l.Peer.Name(), c.Transport, c.Way, c.Code, c.Why, c.Code.Fallback() && c.Code != "", l.Age.Seconds(),
+			l.Measured.Rate, l.Measured.Latency.Seconds(), l.Ago.Seconds(), l.Expected, l.Against, f.Verdict, f.Cause, f.Fix})
+	}
+	for _, a := range r.Asked {
+		if a.Err != nil {
+			page.Silent = append(page.Silent, silent{fmt.Sprintf("%s/%d", a.Record.Group, a.Record.Rank), a.Record.Addr, errs.Name(a.Err), a.Err.Error()})
+		}
+	}
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(page)
+}

@@ -1,0 +1,192 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/sidecar/machine"
+	"github.com/batonkv/baton/transfer/choice"
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// Bounds of one Links call.
+const (
+	maxMeet   = 64
+	meetTime  = 3 * time.Second
+	probeTime = 30 * time.Second
+)
+
+// Links tells how this rank reads from ranks of other groups, those that discovery shows
+// and that it has not met included.
+func (v Service) Links(ctx context.Context, q control.LinksQuery) (control.Links, error) {
+	if q.Meet {
+		if err := v.wait(ctx, meetTime, v.s.meetAll); err != nil {
+			return control.Links{}, err
+		}
+	}
+	if q.Probe {
+		if err := v.wait(ctx, probeTime, v.s.probeAll); err != nil {
+			return control.Links{}, err
+		}
+	}
+	l := control.Links{Self: v.s.cfg.Machine.Self, Offers: v.s.cfg.End.Offers}
+	err := v.ask(ctx, func() { l.Links = v.s.allLinks() })
+	if n := len(l.Links); n > control.MaxLinks {
+		l.Links, l.More = l.Links[:control.MaxLinks], int32(n-control.MaxLinks)
+	}
+	return l, err
+}
+
+// wait has begin start something on the loop's goroutine, and waits for as many ends as it
+// says, for as long as limit.
+func (v Service) wait(ctx context.Context, limit time.Duration, begin func(end func()) int) error {
+	ends, n := make(chan struct{}, control.MaxLinks), 0
+	if err := v.ask(ctx, func() { n = begin(func() { ends <- struct{}{} }) }); err != nil {
+		return err
+	}
+	enough := time.NewTimer(limit)
+	defer enough.Stop()
+	for range n {
+		select {
+		case <-ends:
+		case <-enough.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-v.s.done:
+			return errStopped
+		}
+	}
+	return nil
+}
+
+// probeAll measures the links that this rank reads by.
+func (s *Sidecar) probeAll(end func()) (n int) {
+	for _, p := range s.sortedPairs() {
+		if s.reads(p) && n < control.MaxLinks {
+			n++
+			s.probe(p, end)
+		}
+	}
+	return n
+}
+
+// meetAll opens sessions to ranks that this one may read from.
+func (s *Sidecar) meetAll(end func()) (n int) {
+	for _, p := range s.strangers() {
+		if n == maxMeet {
+			break
+		}
+		n++
+		s.meeting[p] = append(s.meeting[p], end)
+		s.step(machine.Meet{Peer: p})
+	}
+	return n
+}
+
+// met ends the wait for a session to p: it stands, or err says why it does not.
+func (s *Sidecar) met(p handoff.Member, err error) {
+	if err != nil {
+		s.unmet[p] = err
+	} else {
+		delete(s.unmet, p)
+	}
+	for _, end := range s.meeting[p] {
+		end()
+	}
+	delete(s.meeting, p)
+}
+
+// strangers are the ranks in view that this one may read from, and has no session with.
+func (s *Sidecar) strangers() (out []handoff.Member) {
+	for _, r := range s.view {
+		p := handoff.Member{Group: r.Group, Rank: layout.Rank(r.Rank), Incarnation: handoff.Incarnation(r.Incarnation)}
+		if p.Group != s.cfg.Machine.Self.Group && s.reads(p) && s.pairs[p] == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// seesNow takes a view of discovery.
+func (s *Sidecar) seesNow(rs []discovery.Record) {
+	s.view = rs
+	clear(s.roles)
+	for _, r := range rs {
+		s.roles[handoff.Incarnation(r.Incarnation)] = r.Role
+	}
+	for p := range s.unmet {
+		if _, there := s.roles[p.Incarnation]; !there {
+			delete(s.unmet, p)
+		}
+	}
+	s.showLinks()
+}
+
+// allLinks are those of pairs, and what is known of strangers.
+func (s *Sidecar) allLinks() (out []handoff.Link) {
+	for _, p := range s.sortedPairs() {
+		if s.reads(p) {
+			out = append(out, s.link(p))
+		}
+	}
+	for _, p := range s.strangers() {
+		l := handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: choice.Finding{Verdict: choice.Unmeasured, Cause: "the two have not met: no hand-off has needed it"}}
+		if err := s.unmet[p]; err != nil {
+			l.Finding = choice.Finding{Verdict: choice.Broken, Cause: "no session: " + clip(err.Error()),
+				Fix: "is its sidecar up, and is the address that it advertises reachable from here?"}
+		}
+		out = append(out, l)
+	}
+	slices.SortStableFunc(out, func(a, b handoff.Link) int { return strings.Compare(a.Peer.String(), b.Peer.String()) })
+	return out
+}
+
+// link is what is known of a pair.
+func (s *Sidecar) link(p handoff.Member) handoff.Link {
+	pr := s.pairs[p]
+	l := handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Choice: pr.choice, Age: time.Since(pr.since), Measured: pr.measured,
+		Expected: pr.expected, Against: pr.against, Finding: pr.finding}
+	if !pr.at.IsZero() {
+		l.Ago = time.Since(pr.at)
+	}
+	return l
+}
+
+// news tells a link's change to the leader's watchers.
+func (s *Sidecar) news(l handoff.Link) {
+	if l.Reader.Rank == 0 {
+		s.heardNews(l)
+		return
+	}
+	for p := range s.up {
+		if p.Group == l.Reader.Group && p.Rank == 0 {
+			s.toPeer(machine.ToPeer{Peer: p, Msg: handoff.LinkNews{Link: l}})
+		}
+	}
+}
+
+// heardNews keeps a link's change for watchers.
+func (s *Sidecar) heardNews(l handoff.Link) {
+	s.notices.Append(control.Notice{Kind: control.Linked, Label: fmt.Sprintf("rank %d", l.Reader.Rank), Link: &l})
+}
+
+// hearsOf takes a rank's word about its links; false: msg is something else.
+func (s *Sidecar) hearsOf(p handoff.Member, msg handoff.PeerMessage) bool {
+	n, is := msg.(handoff.LinkNews)
+	if !is {
+		return false
+	}
+	if self := s.cfg.Machine.Self; self.Rank != 0 || p.Group != self.Group || n.Link.Reader != p {
+		s.carry(machine.Refuse{Peer: p, What: fmt.Sprintf("%T", msg), Why: machine.NotMember})
+		return true
+	}
+	s.heardNews(n.Link)
+	return true
+}

@@ -1,0 +1,244 @@
+package loop
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/events"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
+	"github.com/batonkv/baton/transfer/mover"
+	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/drive"
+	"github.com/batonkv/baton/transfer/staged/tcp"
+)
+
+// offers are an end's transports: "tcp", or "tcp!why" that it lacks.
+func offers(words ...string) choice.End {
+	e := choice.End{}
+	for _, w := range words {
+		name, why, _ := strings.Cut(w, "!")
+		e.Offers = append(e.Offers, choice.Offer{Name: name, Protocol: "plain/1", Missing: why})
+	}
+	return e
+}
+
+// wired is staging over TCP in this process; slow delays every chunk of it.
+func wired(b choice.Baseline, slow time.Duration) Staging {
+	return Staging{Chunks: 2, Baseline: func(context.Context) choice.Baseline { return b },
+		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
+			return mover.WireInProcess(ctx, mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
+				Bytes: arena.Len, Chunk: drive.ChunkBytes, Listen: "127.0.0.1:0"}}, func(s mover.Setup, b []byte) (staged.Wire, error) {
+				w, err := tcp.New(tcp.Config{Wire: s.Wire, Arena: b, Chunk: s.Chunk, Listen: s.Listen})
+				return slowly{w, slow}, err
+			})
+		}}
+}
+
+type slowly struct {
+	staged.Wire
+	by time.Duration
+}
+
+func (w slowly) Fetch(f staged.Fetching, done func(error)) func() {
+	return w.Wire.Fetch(f, func(err error) { time.AfterFunc(w.by, func() { done(err) }) })
+}
+
+// told collects events.
+type told struct {
+	events.Discard
+	mu  sync.Mutex
+	all []events.Event
+}
+
+func (p *told) Publish(e events.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all = append(p.all, e)
+}
+
+func (p *told) about(k events.Kind) (out []events.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.all {
+		if e.Kind == k {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// stagedCluster is p, two ranks, and d, whose ranks stage.
+func stagedCluster(t *testing.T, ranks int32, end func(string) choice.End, s Staging) (*rig, *told) {
+	r, heard := newRig(t), &told{}
+	r.ends, r.stage, r.heard = end, func(string) Staging { return s }, heard
+	r.side("p", 0, nil, nil)
+	r.side("p", 1, nil, nil)
+	for n := range ranks {
+		r.side("d", n, nil, nil)
+	}
+	r.group("p", 2)
+	r.group("d", ranks)
+	return r, heard
+}
+
+func (s *side) links(t *testing.T, q control.LinksQuery) []handoff.Link {
+	t.Helper()
+	l, err := s.Service().Links(t.Context(), q)
+	check(t, err)
+	return l.Links
+}
+
+// TestLinks: ranks that have not met do, are measured, and watchers and scrapes see what
+// was chosen and found.
+func TestLinks(t *testing.T) {
+	r, heard := stagedCluster(t, 1, func(string) choice.End { return offers("nixl!no library", "tcp") }, wired(choice.Baseline{TCP: 1}, 0))
+	d := r.sides["d/0"]
+	for _, l := range d.links(t, control.LinksQuery{}) {
+		if l.Finding.Verdict != choice.Unmeasured || l.Choice.Transport != "" || !strings.Contains(l.Finding.Cause, "not met") {
+			t.Errorf("before: %+v", l)
+		}
+	}
+	ls := d.links(t, control.LinksQuery{Meet: true, Probe: true})
+	if len(ls) != 2 {
+		t.Fatalf("%+v", ls)
+	}
+	for i, l := range ls {
+		if l.Peer != r.sides["p/"+string(rune('0'+i))].self || l.Reader != d.self || l.Choice.Transport != choice.TCP || l.Choice.Code != choice.Lacks ||
+			l.Finding.Verdict != choice.Good || l.Measured.Rate <= 0 || l.Measured.Latency <= 0 || l.Expected != 1 {
+			t.Errorf("%+v", l)
+		}
+	}
+	r.handoff("r1", 40)
+	const why = "nixl is not there on d/0: no library"
+	for n, err := range d.Service().Watch(t.Context(), control.Cursor{}) {
+		check(t, err)
+		if n.Kind == control.Linked && n.Link.Finding.Verdict == choice.Good {
+			if !strings.Contains(n.Link.Choice.Why, why) {
+				t.Errorf("%+v", n.Link)
+			}
+			break
+		}
+	}
+	for word, want := range map[string]float64{`baton_link_info{`: 2, `baton_link_fallback{`: 2, `baton_link_expected_bytes_per_second{`: 2,
+		`moved_bytes_total{backend="tcp"`: 40 * layers * units * unitBytes} {
+		if got := d.scrape(t, word); got != want {
+			t.Errorf("%s: %v, want %v", word, got, want)
+		}
+	}
+	if es := heard.about(events.Degraded); len(es) > 0 {
+		t.Errorf("events: %+v", es)
+	}
+}
+
+// TestSlowLink: a link far below what its host does by itself is called so, with its rank, to
+// its leader's watchers and as an event, after more than one look.
+func TestSlowLink(t *testing.T) {
+	r, heard := stagedCluster(t, 2, func(string) choice.End { return offers("tcp") }, wired(choice.Baseline{TCP: 1e12}, 10*time.Millisecond))
+	d := r.sides["d/1"]
+	ls := d.links(t, control.LinksQuery{Meet: true, Probe: true})
+	for _, l := range ls {
+		if l.Finding.Verdict != choice.Degraded || l.Finding.Fix == "" || !strings.Contains(l.Finding.Cause, "of what plain should bring: one small read takes") {
+			t.Errorf("%+v", l)
+		}
+	}
+	n := r.notice("d", 0, control.Linked, "rank 1")
+	for n.Link.Finding.Verdict != choice.Degraded {
+		n = r.notice("d", n.Seq+1, control.Linked, "rank 1")
+	}
+	if n.Link.Reader != d.self || n.Link.Peer.Group != "p" {
+		t.Errorf("%+v", n.Link)
+	}
+	es := heard.about(events.Degraded)
+	if len(es) != 2 || es[0].Peer != "p/0" || es[0].Rank != 1 || !strings.Contains(es[0].Cause, "tcp: degraded: 0% of") {
+		t.Errorf("events: %+v", es)
+	}
+	if len(ls) != 2 || d.pairs == nil {
+		t.Fatalf("%+v", ls)
+	}
+}
+
+// TestNoTransport: two ends without a transport in common say so where it is asked for, and
+// an import names both.
+func TestNoTransport(t *testing.T) {
+	r, heard := stagedCluster(t, 1, func(name string) choice.End {
+		if name == "d/0" {
+			return offers("nixl", "tcp!staging.transport is nixl")
+		}
+		return offers("tcp", "nixl!staging.transport is tcp")
+	}, wired(choice.Baseline{}, 0))
+	d := r.sides["d/0"]
+	for _, l := range d.links(t, control.LinksQuery{Meet: true, Probe: true}) {
+		if l.Finding.Verdict != choice.Broken || l.Choice.Code != choice.None || l.Choice.Transport != "" {
+			t.Errorf("%+v", l)
+		}
+	}
+	if es := heard.about(events.Degraded); len(es) != 4 { // by either end of two pairs: the groups do both
+		t.Errorf("events: %+v", es)
+	}
+	man := r.export("p", "r1", 20)
+	_, err := r.importNow(t.Context(), "d", man)
+	for _, want := range []string{"no transport in common", "nixl is not there on p/", "tcp is not there on d/0: staging.transport is nixl", "auto"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: lacks %q", err, want)
+		}
+	}
+}
+
+// TestUnmapped: memory of this host whose descriptors cannot be had is staged, and that is
+// said.
+func TestUnmapped(t *testing.T) {
+	r, _ := stagedCluster(t, 1, func(string) choice.End { return offers("shm", "tcp") }, wired(choice.Baseline{}, 0))
+	d := r.sides["d/0"]
+	check(t, d.Service().ask(t.Context(), func() {
+		d.fetch = func(ctx context.Context, b handoff.Buffers) (map[transfer.RegionID]transfer.Memory, error) {
+			b.Socket += ".elsewhere"
+			return fetch(ctx, b)
+		}
+	}))
+	r.handoff("r1", 40)
+	for _, l := range d.links(t, control.LinksQuery{}) {
+		if l.Choice.Code != choice.Unmapped || l.Choice.Transport != choice.TCP || !strings.Contains(l.Choice.Why, "elsewhere") {
+			t.Errorf("%+v", l)
+		}
+	}
+	if got := d.scrape(t, `moved_bytes_total{backend="tcp"`); got != 40*layers*units*unitBytes {
+		t.Errorf("%v bytes by tcp", got)
+	}
+}
+
+// TestMappedLinks: what is mapped is good, and is not probed.
+func TestMappedLinks(t *testing.T) {
+	r := cluster(t, nil)
+	r.handoff("r1", 40)
+	for _, l := range r.sides["d/0"].links(t, control.LinksQuery{Probe: true}) {
+		if l.Choice.Code != choice.Mapped || l.Finding.Verdict != choice.Good || l.Measured.Rate != 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+}
+
+// TestLinkWithoutSession: a rank that discovery shows and that does not answer is named.
+func TestLinkWithoutSession(t *testing.T) {
+	r := cluster(t, nil)
+	p := r.sides["p/1"]
+	p.doors() // its sessions end, its record stays
+	d := r.sides["d/0"]
+	found := false
+	for _, l := range d.links(t, control.LinksQuery{Meet: true}) {
+		if l.Peer == p.self {
+			found = true
+			if l.Finding.Verdict != choice.Broken || !strings.Contains(l.Finding.Cause, "no session: ") {
+				t.Errorf("%+v", l)
+			}
+		}
+	}
+	if !found {
+		t.Error("it is not listed")
+	}
+}
