@@ -25,6 +25,7 @@ token with one engine that does both. Exit code 1 when one differs.`,
   baton demo --inference-shards tp=2,role=prefill+tp=1,kv=fp16,state=bf16,role=decode --model gqa
   baton demo --sample --answers 3 --model mtp
   baton demo --kill decode-0/0
+  baton demo --export-parts
   baton demo --via plugin
   baton demo --corrupt one-block
   baton demo --corrupt one-block --verify all`,
@@ -50,6 +51,7 @@ token with one engine that does both. Exit code 1 when one differs.`,
 	f.bind(cmd)
 	cmd.Flags().StringVar(&corrupt, "corrupt", "", "damage what decode imported, or with --verify what prefill exported: kv, state, head-swap, one-block or position; the check must find it")
 	cmd.Flags().StringVar(&o.Kill, "kill", "", "kill the sidecar of `GROUP/RANK` in the middle of a hand-off, such as decode-0/0: the group goes on")
+	cmd.Flags().BoolVar(&o.Parts, "export-parts", false, "let state leave in parts, a block at a time, while the rest of its prompt is computed")
 	cmd.Flags().StringVar(&o.Via, "via", "", "who places the requests: plugin is an external process, by hashicorp/go-plugin alone (default: this one)")
 	cmd.Flags().Int32Var(&o.MaxNew, "new", 24, "tokens of each answer, 1 to 4096")
 	cmd.Flags().BoolVar(&o.Sample, "sample", false, "draw tokens with a seed for each prompt, and compare their logprobs too (default: the likeliest)")

@@ -32,7 +32,7 @@ type engineFlags struct {
 	split                                                                model.Split
 	blocks, slots, blockTokens                                           int32
 	seed                                                                 uint64
-	poison, prefixCache                                                  bool
+	poison, prefixCache, exportParts                                     bool
 	role, shapes, stepLog                                                string
 	stepTokens, chunk                                                    int32
 }
@@ -75,6 +75,7 @@ sidecar and serves whole requests only.`,
 	fs.BoolVar(&f.prefixCache, "prefix-cache", true, "find prompts in the cache; a hand-off needs it")
 	fs.Int32Var(&f.stepTokens, "step-tokens", 0, "most tokens of a step (default 512)")
 	fs.Int32Var(&f.chunk, "chunk", 0, "most tokens of one prompt in a step (default 256)")
+	fs.BoolVar(&f.exportParts, "export-parts", false, "let chunks of a prompt leave as they are computed")
 	fs.StringVar(&f.shapes, "shapes", "", "captured `shapes` TOKENS/PREFILLS/DECODES, joined by commas: a prompt waits for one (default: none, nobody waits)")
 	fs.StringVar(&f.stepLog, "step-log", "", "`file` of what each step ran and by which shape, in JSON lines (default: the log, at level debug)")
 	fs.StringVar(&f.corrupt, "corrupt", "", "damage every import, or every export in role prefill: kv, state, head-swap, one-block or position")
@@ -116,7 +117,7 @@ func (f *engineFlags) config() (engine.Config, error) {
 		TP: f.split.TP, PP: f.split.PP, EP: f.split.EP, ExptTP: f.split.ExptTP, Layers: f.split.Layers,
 		Blocks: f.blocks, Slots: f.slots, BlockTokens: f.blockTokens, Types: types, Poison: f.poison,
 		Corrupt: engine.Corrupt(f.corrupt), Profiles: f.runDir,
-		Role: engine.Role(f.role), NoPrefixCache: !f.prefixCache, StepTokens: f.stepTokens, Chunk: f.chunk, Shapes: shapes, Log: slog.Default()}, nil
+		Role: engine.Role(f.role), NoPrefixCache: !f.prefixCache, StepTokens: f.stepTokens, Chunk: f.chunk, ExportParts: f.exportParts, Shapes: shapes, Log: slog.Default()}, nil
 }
 
 func (f *engineFlags) types() (t model.Types, err error) {

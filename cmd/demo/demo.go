@@ -34,6 +34,7 @@ type Options struct {
 	Answers  int32         // of each prompt, all from one export
 	Deadline time.Duration // of one request
 	Kill     string        // GROUP/RANK whose sidecar is killed in the middle of a hand-off; "": none
+	Parts    bool          // import prompts while they are computed, in parts
 	Via      string        // who places requests: "" the demo itself, or ViaPlugin
 }
 
@@ -77,6 +78,12 @@ func (o Options) Check() error {
 	if o.Via != "" && o.Via != ViaPlugin {
 		return fmt.Errorf("%w: --via %q: want %s", ErrOptions, o.Via, ViaPlugin)
 	}
+	if o.Parts && o.Via != "" {
+		return fmt.Errorf("%w: --export-parts: the process of --via %s imports what is exported whole", ErrOptions, o.Via)
+	}
+	if o.Parts && o.Kill != "" {
+		return fmt.Errorf("%w: --export-parts: a prompt is imported before --kill would strike", ErrOptions)
+	}
 	_, _, err := o.victim()
 	return err
 }
@@ -100,8 +107,9 @@ type demo struct {
 	prefill []*dev.Running
 	decode  []*dev.Running
 	// who places the requests: the demo itself, from the manifests that Watch brings, by
-	// label; or an external control plane.
+	// label; or an external control plane. begun are those of announced labels.
 	shown    map[string]chan handoff.Manifest
+	begun    map[string]chan handoff.Manifest
 	external *external
 }
 
@@ -114,6 +122,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	if err := opt.Check(); err != nil {
 		return err
 	}
+	opt.Dev.Parts = opt.Parts
 	opt.Dev.Blocks = max(opt.Dev.Blocks, blocks(opt.Dev.BlockTokens, opt.MaxNew))
 	m, err := model.Open(opt.Dev.ModelDir, opt.Dev.Model, opt.Dev.Seed)
 	if err != nil {
@@ -134,7 +143,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 		case <-ctx.Done():
 		}
 	}()
-	d := &demo{opt: opt, cluster: c, out: out, model: m, shown: map[string]chan handoff.Manifest{}}
+	d := &demo{opt: opt, cluster: c, out: out, model: m, shown: map[string]chan handoff.Manifest{}, begun: map[string]chan handoff.Manifest{}}
 	for _, g := range c.Groups {
 		if g.Role == discovery.Prefill {
 			d.prefill = append(d.prefill, g)
@@ -154,6 +163,13 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	if err := d.printPicture(out, rows[len(rows)-1]); err != nil {
 		return err
 	}
+	if opt.Parts {
+		n, err := d.parts(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%d parts of prompts were told while the rest was computed\n", n)
+	}
 	return d.verdict(out, rows)
 }
 
@@ -161,7 +177,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 func (d *demo) requests(ctx context.Context) (rows []row, err error) {
 	ps := prompts(d.opt.Dev.BlockTokens)
 	for i := range ps {
-		d.shown[label(i)] = make(chan handoff.Manifest, 1)
+		d.shown[label(i)], d.begun[label(i)] = make(chan handoff.Manifest, 1), make(chan handoff.Manifest, 1)
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -207,7 +223,11 @@ func (d *demo) watch(ctx context.Context, g *dev.Running) error {
 		if err != nil {
 			return fmt.Errorf("watch of %s: %w", g.Name, err)
 		}
-		if ch := d.shown[n.Label]; n.Kind == control.Exported && ch != nil && n.Manifest != nil {
+		ch := d.shown[n.Label]
+		if n.Kind == control.Announced {
+			ch = d.begun[n.Label]
+		}
+		if (n.Kind == control.Exported || n.Kind == control.Announced) && ch != nil && n.Manifest != nil {
 			select {
 			case ch <- *n.Manifest:
 			default: // shown again
@@ -242,6 +262,9 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 	}()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
 	r = row{prompt: p, src: src, dst: dst, label: name, blockTokens: d.opt.Dev.BlockTokens}
+	if d.opt.Parts {
+		return d.inParts(ctx, i, r, watchFailed)
+	}
 	res, err := generate(ctx, src, front.Request{Tokens: p.tokens, MaxNew: d.opt.MaxNew, Label: r.label, Mode: front.Export, Sample: d.sampling(i)}, nil)
 	if err != nil {
 		return r, fmt.Errorf("prefill on %s: %w", src.Name, err)

@@ -33,6 +33,7 @@ type Options struct {
 	Blocks      int32 // of each engine
 	Slots       int32
 	Imports     int32  // that may wait or run at once in a group; 0: the sidecar's own bound
+	Parts       bool   // chunks of a block leave the prefill engines as they are computed
 	Corrupt     string // what engines damage, those that Damage names; "": nothing
 	Verify      string // the sidecars' own word: off, sample or all; "": off
 	Backend     string // one of Backends

@@ -123,6 +123,9 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	return c.start(g, "sidecar", "--config", path)
 }
 
+// maxChunk is the most that an engine computes of a prompt in a step.
+const maxChunk = 256
+
 // startEngine starts one engine rank beside its sidecar. The ranks of a group meet in
 // the directory of rank 0.
 func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.Child, error) {
@@ -135,6 +138,9 @@ func (c *Cluster) startEngine(g *Running, rank int32, runDir string) (*lifeline.
 	args = append(args, g.split()...)
 	if rank == 0 {
 		args = append(args, "--front", filepath.Join(meet, "front.sock"))
+	}
+	if o.Parts && g.Role != discovery.Decode {
+		args = append(args, "--export-parts", "--chunk", strconv.Itoa(int(min(o.BlockTokens, maxChunk))))
 	}
 	if c := o.Damage(g.Role); c != "" {
 		args = append(args, "--corrupt", c)

@@ -110,8 +110,12 @@ func (s *scheduler) proposed(t *task, res ran) {
 	}
 }
 
-// pin exports a task in the next step.
+// pin exports a task in the next step, once nobody reads what was given up under its label.
 func (s *scheduler) pin(t *task) {
+	if s.r.exports[t.req.Label] != nil {
+		t.phase = computed
+		return
+	}
 	s.resumes[t.req.Label] = t.begun.resume()
 	s.st.Export = append(s.st.Export, exportOp{ID: t.id, Label: t.req.Label, Copies: int32(len(t.begun.answers))})
 	t.phase = pinned

@@ -81,6 +81,8 @@ type Config struct {
 	MaxQueue           int    // requests that rank 0 takes at once, 0: 256
 	StepTokens         int32  // most tokens that a step computes, 0: 512
 	Chunk              int32  // most tokens of one prompt in a step, 0: model.MaxChunk
+	// ExportParts lets chunks of a prompt that is to be exported leave as they are computed.
+	ExportParts bool
 	// Shapes are what was captured, in the order of preference: a prompt joins a step
 	// only where one takes both. None: prompts join by tokens alone.
 	Shapes   []admission.Shape

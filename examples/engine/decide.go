@@ -65,12 +65,16 @@ func (r *Rank) decide(d handoff.Decision) error {
 
 // reserve takes memory for an import, all or nothing, and answers.
 func (r *Rank) reserve(d handoff.Decision) error {
-	res, err := parseResume(d.Resume, r.cfg.Model.Vocab)
+	res, err := r.beginningOf(d)
 	ans := handoff.Reserved{N: d.N, Slot: -1, Why: r.refuse(d, err)}
 	if ans.Why == "" {
 		need := paged.Need{Hashes: d.Hashes, Tokens: d.Tokens, Slot: r.hybrid()}
 		// Blocks that begin behind the prompt, for what decode computes first.
-		need.Continuation = r.pool.BlocksFor(d.Tokens+res.uncomputed()) - r.pool.BlocksFor(d.Tokens)
+		uncomputed := res.uncomputed()
+		if d.More {
+			uncomputed = 1
+		}
+		need.Continuation = r.pool.BlocksFor(d.Tokens+uncomputed) - r.pool.BlocksFor(d.Tokens)
 		t, err := r.pool.Reserve(need)
 		switch {
 		case errors.Is(err, paged.ErrFull):
@@ -80,12 +84,20 @@ func (r *Rank) reserve(d handoff.Decision) error {
 		default:
 			r.poison(t)
 			r.imports[d.N] = &request{id: importBit | reqID(d.N), hold: t.ID, table: t, hashes: slices.Clone(d.Hashes),
-				pos: d.Position, last: res.last, epoch: d.WeightsEpoch, label: d.Label, resume: res}
+				pos: d.Position, last: res.last, epoch: d.WeightsEpoch, label: d.Label, resume: res, late: d.More}
 			ans.Blocks, ans.Cached, ans.Slot = slices.Clone(t.Blocks), t.Cached, t.Slot
 		}
 	}
 	ans.Digest = r.mirror(ans)
 	return r.send(ans)
+}
+
+// beginningOf is what a Reserve says of the answers; nothing yet of what is not exported whole.
+func (r *Rank) beginningOf(d handoff.Decision) (beginning, error) {
+	if d.More {
+		return beginning{last: -1}, nil
+	}
+	return parseResume(d.Resume, r.cfg.Model.Vocab)
 }
 
 // refuse says why an import can never work here, "" if it may; resume is what is wrong
@@ -127,6 +139,10 @@ func (r *Rank) admit(d handoff.Decision) error {
 		return err
 	}
 	delete(r.imports, d.Of)
+	if q.late {
+		q.resume, q.bad = parseResume(d.Resume, r.cfg.Model.Vocab)
+		q.last = q.resume.last
+	}
 	r.corrupt(q)
 	r.requests[q.id] = q
 	if r.sched != nil {
@@ -155,9 +171,10 @@ func (r *Rank) export(o exportOp) error {
 		return err
 	}
 	delete(r.requests, o.ID)
+	delete(r.growing, o.Label)
 	r.exports[o.Label] = q
 	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks[:r.pool.BlocksFor(q.pos)]), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
-		Copies: o.Copies, WeightsEpoch: q.epoch}
+		Copies: o.Copies, WeightsEpoch: q.epoch, Parts: q.said}
 	if r.sched != nil {
 		e.Resume = r.sched.resume(o.Label)
 	}
@@ -169,9 +186,13 @@ func (r *Rank) export(o exportOp) error {
 func (r *Rank) freeExport(label string) error {
 	q := r.exports[label]
 	if q == nil {
+		if r.partsOver(label) && r.sched != nil {
+			delete(r.sched.letGo, label)
+		}
 		return nil
 	}
 	delete(r.exports, label)
+	delete(r.givenUp, label)
 	t, err := r.pool.Free(q.hold)
 	r.gaveBack(t)
 	if r.sched != nil {

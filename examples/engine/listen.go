@@ -43,7 +43,7 @@ func (r *Rank) hear(m handoff.ToEngine) {
 // letGo notes that this rank's sidecar holds no pin of label. The memory is freed when
 // all ranks' sidecars have let go, in a step.
 func (r *Rank) letGo(label string) {
-	if _, ok := r.exports[label]; ok {
+	if r.exports[label] != nil || r.growing[label] != nil {
 		r.unpinned = append(r.unpinned, label)
 	}
 }

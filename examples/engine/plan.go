@@ -47,6 +47,11 @@ func (s *scheduler) due() {
 		}
 	}
 	slices.Sort(s.st.Unpin)
+	for _, t := range s.tasks {
+		if t.phase == computed && s.r.exports[t.req.Label] == nil {
+			s.pin(t)
+		}
+	}
 }
 
 // decodes lets every request that decodes, or drafts before it is exported, into the batch.
@@ -137,7 +142,7 @@ func (s *scheduler) mayFit(t *task) bool {
 func (s *scheduler) start(t *task, spare int32) {
 	s.lastID++
 	t.id = s.lastID
-	op := startOp{ID: t.id, Tokens: slices.Concat(t.req.Tokens, t.emitted), Spare: spare}
+	op := startOp{ID: t.id, Tokens: slices.Concat(t.req.Tokens, t.emitted), Spare: spare, Parts: s.partsOf(t)}
 	if t.req.Mode != front.Export {
 		op.Room = max(int32(len(t.req.Tokens))+t.req.MaxNew-1-int32(len(op.Tokens)), 0) // the last token is not computed
 	}

@@ -12,7 +12,8 @@ import (
 // one needs that cannot be computed anew, so something always ends.
 //
 // What is pinned for importers stays: they may be reading it. A prompt that is to be exported is
-// announced and not pinned yet: importers wait on for it.
+// announced and not pinned yet: importers wait on for it. Of one whose chunks have left, what they
+// read is gone, and its memory comes back once the sidecars let go of it.
 
 // preempt makes room for a request that decodes and found no block, and reports whether
 // there is one.
@@ -37,7 +38,11 @@ func (s *scheduler) preempt() bool {
 	switch {
 	case stalled == nil:
 		return false
+	case len(s.r.givenUp) > 0: // a victim's memory is on its way
 	case victim != nil && holders > 1:
+		if s.grows(victim) {
+			s.giveUp(victim)
+		}
 		s.st.End = append(s.st.End, victim.id)
 		victim.phase, victim.id, victim.blocked = queued, 0, 0
 		victim.preempted++

@@ -27,9 +27,14 @@ type request struct {
 	last   int32 // the token before pos, -1: none
 	trial  trial
 	epoch  uint64 // of the weights at its first token
+	// exports only: the label under which chunks leave, "" when they do not, and how many did.
+	parts string
+	said  uint32
 	// imports only:
 	label   string
 	resume  beginning
+	late    bool  // resume came with Admit
+	bad     error // why it cannot be gone on from
 	dropped bool
 }
 
@@ -49,6 +54,8 @@ type Rank struct {
 	requests map[reqID]*request
 	imports  map[uint64]*request // by Reserve decision, until Admit or ReleaseQuarantine
 	exports  map[string]*request
+	growing  map[string]*request // whose chunks leave, by label
+	givenUp  map[string]bool     // of exports, those that were never exported whole
 	applied  uint64
 	steps    uint64
 	life     life.Life
@@ -85,7 +92,8 @@ func New(cfg Config) (*Rank, error) {
 		return nil, err
 	}
 	r := &Rank{cfg: cfg, model: m, mem: mem, bufs: bufs, shards: places.Shards, pool: pool, requests: map[reqID]*request{},
-		imports: map[uint64]*request{}, exports: map[string]*request{}}
+		imports: map[uint64]*request{}, exports: map[string]*request{},
+		growing: map[string]*request{}, givenUp: map[string]bool{}}
 	r.life = life.Life{Dir: cfg.Profiles, Forget: pool.Forget}
 	if cfg.Rank == 0 {
 		r.sched = newScheduler(r)
@@ -242,7 +250,7 @@ func (r *Rank) start(o startOp) error {
 		q.last = o.Tokens[q.pos-1]
 	}
 	r.requests[o.ID] = q
-	return nil
+	return r.partly(q, o.Parts)
 }
 
 // salt is what the sidecar hashes imports with.
@@ -295,7 +303,11 @@ func (r *Rank) prompt(q *request, n int32) (ran, error) {
 	if int64(q.pos)+int64(n) > int64(len(q.prompt)) {
 		return ran{}, fmt.Errorf("%w: request %d at %d of %d", ErrDiverged, q.id, q.pos, len(q.prompt))
 	}
-	logits, err := r.forward(q, q.prompt[q.pos:q.pos+n], true)
+	computed := q.pos + n
+	logits, err := r.forward(q, q.prompt[q.pos:computed], true)
+	if err := r.exportPart(q, computed); err != nil { // a state that rank 0 alone sees is bad: it ends the request
+		return ran{}, err
+	}
 	if errors.Is(err, model.ErrState) {
 		return ran{err: err}, nil
 	}
@@ -328,6 +340,9 @@ func (r *Rank) end(id reqID) error {
 		return fmt.Errorf("%w: request %d ends but is not held", ErrDiverged, id)
 	}
 	delete(r.requests, id)
+	if r.keeps(q) {
+		return nil
+	}
 	t, err := r.pool.Free(q.hold)
 	r.gaveBack(t)
 	return err

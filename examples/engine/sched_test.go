@@ -271,10 +271,14 @@ func TestPreemptedOnce(t *testing.T) {
 
 // A prompt that is to be exported is preempted like any other: its hand-off stays announced,
 // and is the same in the end.
-func TestPreemptedExport(t *testing.T) {
+func TestPreemptedExport(t *testing.T) { preemptedExport(t, false) }
+
+// preemptedExport has a prompt preempted that is to be exported, with its chunks leaving or
+// not, and returns the prefill group.
+func preemptedExport(t *testing.T, parts bool) *group {
 	w := newWorld(t)
 	cfg := config(model.Attention(1), "prefill", 2)
-	cfg.Blocks, cfg.Chunk = 9, 2
+	cfg.Blocks, cfg.Chunk, cfg.ExportParts = 9, 2, parts
 	src, dst := launch(t, w, cfg)[0], launch(t, w, config(model.Attention(1), "decode", 1))[0]
 	grows := long(t, cfg, 30, 60, 1)[0] // from two blocks to six
 	grows.Mode = front.Full
@@ -301,4 +305,10 @@ func TestPreemptedExport(t *testing.T) {
 	if want := reference(t, cfg, tokens, newTokens); !slices.Equal(got.Tokens, want) {
 		t.Errorf("the hand-off: %v, want %v", got, want)
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.errs) > 0 {
+		t.Error(w.errs)
+	}
+	return w.groups["prefill"]
 }

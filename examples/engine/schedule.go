@@ -27,6 +27,7 @@ const (
 	prefill                    // its prompt is being computed
 	proposing                  // to be exported: tokens behind its first ones are being drafted
 	decode                     // next is to be computed
+	computed                   // to be exported: an earlier hand-off of its label is not over
 	pinned                     // exported: waits for the manifest
 	waiting                    // waits for its import's Admit
 )
@@ -210,7 +211,7 @@ func (s *scheduler) step() error {
 // heard takes a rank's report.
 func (s *scheduler) heard(rank int, rep report) {
 	for _, label := range rep.Unpinned {
-		if s.r.exports[label] == nil {
+		if s.r.exports[label] == nil && s.r.growing[label] == nil {
 			continue
 		}
 		if s.letGo[label] == nil {

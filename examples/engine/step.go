@@ -34,6 +34,8 @@ type startOp struct {
 	Tokens []int32
 	Room   int32 `json:",omitempty"`
 	Spare  int32 `json:",omitempty"`
+	// Parts is the label under which chunks leave as they are computed; "": they do not.
+	Parts string `json:",omitempty"`
 }
 
 // exportOp pins a request's state under a label and takes it out of the batch.
@@ -94,7 +96,7 @@ func decodeStep(b []byte) (step, error) {
 		if len(o.Tokens) < 1 || len(o.Tokens) > maxStepToken {
 			return step{}, fmt.Errorf("%w: prompt of %d tokens", ErrDiverged, len(o.Tokens))
 		}
-		if o.Room < 0 || o.Room > maxStepToken || o.Spare < 0 {
+		if o.Room < 0 || o.Room > maxStepToken || o.Spare < 0 || len(o.Parts) > maxLabelLen {
 			return step{}, fmt.Errorf("%w: room for %d tokens beside %d blocks", ErrDiverged, o.Room, o.Spare)
 		}
 	}

@@ -41,7 +41,7 @@ func (s *scheduler) collect() {
 		switch {
 		case now.After(t.deadline):
 			s.fail(t, ErrDeadline)
-		case s.r.down != "" && (t.phase == waiting || t.phase == pinned):
+		case s.r.down != "" && (t.phase == waiting || t.phase == pinned || t.phase == computed):
 			s.fail(t, fmt.Errorf("%w: %s", ErrSidecar, s.r.down))
 		}
 	}
@@ -149,14 +149,17 @@ func (s *scheduler) hear(m handoff.ToEngine) {
 	case handoff.Through:
 		s.through = max(s.through, m.N)
 	case handoff.Exported:
-		if q := s.r.exports[m.Label]; q != nil && s.r.cfg.Role == RolePrefill {
+		if q := s.r.exports[m.Label]; q != nil && !m.More && s.r.cfg.Role == RolePrefill {
 			s.r.corrupt(q)
 		}
-		if t := s.labels[m.Label]; t != nil && t.phase == pinned {
+		if t := s.labels[m.Label]; t != nil && t.phase == pinned && !m.More {
 			man := m.Manifest
 			s.finish(t, "exported", &man)
 		}
 	case handoff.Failed:
+		if s.r.growing[m.Label] != nil { // every rank is to let go of it
+			s.say(handoff.ReleaseExport{Label: m.Label})
+		}
 		if t := s.labels[m.Label]; t != nil && (t.phase == pinned || t.phase == waiting) {
 			err := m.Err
 			if err == nil {
@@ -188,6 +191,10 @@ func (s *scheduler) adopt(t *task) {
 	s.forget(t.req.Label)
 	t.id, t.phase = q.id, decode
 	t.cached, t.forwarded = q.table.Cached, 0
+	if q.bad != nil {
+		s.fail(t, fmt.Errorf("%w: the resume packet of %q: %w", front.ErrFailed, t.req.Label, q.bad))
+		return
+	}
 	s.goOn(t, q.resume)
 }
 

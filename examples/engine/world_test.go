@@ -28,13 +28,16 @@ type world struct {
 	want   int
 	held   []*pull
 	fail   bool // drop imports instead of admitting them
-	over   bool // free exports instead of showing them
-	bytes  int64
-	took   map[string]handoff.Reserved                        // by label, of rank 0, when it is set
-	spoil  func(st layout.State, layer int32, element []byte) // of what is copied, when it is set
-	into   map[int]int64                                      // of bytes, by rank, when it is set
-	skew   *rand.Rand                                         // ranks receive decisions when they look, some of them; nil: at once
-	skewed int                                                // how often a rank looked and had others than rank 0
+	// endParts frees a label when so many parts were said; 0: none.
+	endParts int
+	ended    string // that label
+	over     bool   // free exports instead of showing them
+	bytes    int64
+	took     map[string]handoff.Reserved                        // by label, of rank 0, when it is set
+	spoil    func(st layout.State, layer int32, element []byte) // of what is copied, when it is set
+	into     map[int]int64                                      // of bytes, by rank, when it is set
+	skew     *rand.Rand                                         // ranks receive decisions when they look, some of them; nil: at once
+	skewed   int                                                // how often a rank looked and had others than rank 0
 }
 
 type group struct {
@@ -42,6 +45,8 @@ type group struct {
 	sessions []*session
 	n, told  uint64 // decisions; through which rank 0 was told
 	exports  map[string][]handoff.Export
+	parts    map[string][][]handoff.ExportPart // by label and rank, until Free
+	partly   int                               // exports that closed parts
 	pulls    map[uint64]*pull
 	waiting  []*pull
 	ids      map[string]handoff.ID
@@ -212,7 +217,10 @@ func (w *world) through(g *group) {
 func (w *world) handle(s *session, m handoff.FromEngine) {
 	g := s.g
 	switch m := m.(type) {
+	case handoff.ExportPart:
+		w.part(s, m)
 	case handoff.Export:
+		w.closes(s, m)
 		if g.exports[m.Label] == nil {
 			g.exports[m.Label] = make([]handoff.Export, len(g.sessions))
 		}
@@ -233,7 +241,7 @@ func (w *world) handle(s *session, m handoff.FromEngine) {
 		g.sessions[0].push(handoff.Exported{Label: m.Label, Manifest: handoff.Manifest{ID: id, Label: m.Label,
 			Tokens: lead.Tokens, Position: lead.Position, Resume: lead.Resume, BlockTokens: s.attach.Capacity.BlockTokens}})
 	case handoff.ReleaseExport:
-		if _, ok := g.exports[m.Label]; ok {
+		if g.exports[m.Label] != nil || g.parts[m.Label] != nil {
 			w.free(g, m.Label)
 		}
 	case handoff.Import:
@@ -261,6 +269,7 @@ func (w *world) handle(s *session, m handoff.FromEngine) {
 
 func (w *world) free(g *group, label string) {
 	delete(g.exports, label)
+	delete(g.parts, label)
 	w.decide(g, handoff.Decision{Kind: handoff.Free, ID: g.ids[label], Label: label})
 }
 

@@ -8,6 +8,16 @@ import (
 	"slices"
 )
 
+// Settle makes a reserved hold's table name the same blocks for good, but for new ones behind
+// them: somebody reads them.
+func (p *Pool) Settle(id ID) error {
+	h, err := p.get(id, Reserved)
+	if err == nil {
+		h.settled = true
+	}
+	return err
+}
+
 // Pin detaches a live hold from its request: blocks and slot leave the batch and stay
 // untouched until Free.
 func (p *Pool) Pin(id ID) error { return p.move(id, Live, Pinned) }
@@ -65,6 +75,9 @@ func (p *Pool) Digest() (d [sha256.Size]byte) {
 	for _, id := range slices.Sorted(maps.Keys(p.holds)) {
 		h := p.holds[id]
 		b = append(le.AppendUint64(b, uint64(id)), byte(h.Phase))
+		if h.settled {
+			b = append(b, 1)
+		}
 		b = le.AppendUint32(le.AppendUint32(b, uint32(h.tokens)), uint32(h.Cached))
 		b = le.AppendUint32(b, uint32(len(h.Blocks)))
 		for _, k := range h.Blocks {

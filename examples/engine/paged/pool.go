@@ -100,7 +100,8 @@ type block struct {
 
 type hold struct {
 	Table
-	tokens int32
+	tokens  int32
+	settled bool // its table names no other blocks any more
 }
 
 // Pool is an allocator. One goroutine uses it.
@@ -216,7 +217,7 @@ func (p *Pool) Extend(id ID, tokens int32) (Table, error) {
 // Admit makes a reserved hold live and puts its complete blocks into the cache under
 // hashes, their chain from token 0. Where another block holds the same prefix
 // already, the table takes that one and the own copy is freed: so a block is never
-// kept without the one before it.
+// kept without the one before it. A settled table keeps its own copies, uncached.
 func (p *Pool) Admit(id ID, hashes []uint64) (Table, error) {
 	h, err := p.get(id, Reserved)
 	if err != nil {
@@ -231,6 +232,9 @@ func (p *Pool) Admit(id ID, hashes []uint64) (Table, error) {
 		own := h.Blocks[i]
 		known, ok := p.index[hash]
 		switch {
+		case ok && known != own && h.settled:
+			parent = known
+			continue
 		case ok && known != own:
 			p.ref(known)
 			p.unref(own)
