@@ -253,6 +253,51 @@ func TestSumsKeepMemoryMapped(t *testing.T) {
 	}
 }
 
+// TestPartsAreCompared: what leaves in parts is summed up when its last part is exported, and
+// compared when that was read, by importers that read parts and by others.
+func TestPartsAreCompared(t *testing.T) {
+	for _, parts := range []bool{false, true} {
+		for _, mode := range []sums.Mode{sums.Off, sums.All} {
+			t.Run(fmt.Sprintf("parts %v, the source sums up %v", parts, mode), func(t *testing.T) {
+				w := newWorld(t)
+				w.parts, w.verify = parts, mode
+				w.group("p", 2)
+				w.verify = sums.All
+				w.group("d", 1)
+				say := func(m handoff.FromEngine) {
+					for r := range 2 {
+						n := w.at("p", r)
+						n.step(FromEngine{n.eng.session, m})
+					}
+					w.run()
+				}
+				say(handoff.ExportPart{Label: "r1", Part: 1, Blocks: []int32{0, 1}, Tokens: 40, Position: 40, Reach: handoff.All(32)})
+				man := *w.at("p", 0).notices[1].Manifest
+				call := w.importTokens("d", man, make([]int32, 40))
+				w.run()
+				if n := w.at("d", 0); n.equal > 0 || w.sent["Check"] > 0 {
+					t.Fatalf("%d sums are compared of what is not whole", n.equal)
+				}
+				say(handoff.Export{Label: "r1", Parts: 1, Blocks: []int32{0, 1, 2}, Tokens: 40, Position: 40})
+				r := w.ended(call)
+				if mode == sums.Off {
+					if !errors.Is(r.Err, handoff.ErrChecksum) {
+						t.Fatalf("no sums came, and %v", r.Err)
+					}
+				} else if r.Err != nil || w.equal("d") != 8*3+8 {
+					t.Fatalf("%d sums are equal, %v", w.equal("d"), r.Err)
+				}
+				w.advance(time.Minute)
+				for _, p := range w.order {
+					if l := w.nodes[p].m.Load(); l != (Load{}) {
+						t.Errorf("%v is left with %+v", p, l)
+					}
+				}
+			})
+		}
+	}
+}
+
 // TestUnsummed: what cannot be added up is exported without, and what cannot be compared
 // fails its import.
 func TestUnsummed(t *testing.T) {
