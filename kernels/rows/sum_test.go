@@ -190,6 +190,10 @@ func TestSumsRefuse(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	gpu := transfer.Buffers{{Addr: 1 << 40, Len: 1 << 20, GPU: true}}
+	if _, err := c.Sum(t.Context(), &good, gpu); !errors.Is(err, transfer.ErrMemory) {
+		t.Errorf("memory of a GPU: %v", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Sum(ctx, &good, transfer.Buffers{mapped(mem)}); !errors.Is(err, transfer.ErrCanceled) {
