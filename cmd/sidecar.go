@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +35,6 @@ import (
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/sidecar/peer"
 	"github.com/batonkv/baton/sidecar/peer/fd"
-	"github.com/batonkv/baton/sidecar/sockfd"
 	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/mover"
@@ -75,10 +73,6 @@ Nothing is opened before the whole configuration was checked.`,
 
 // copyGrace is how long a stopping sidecar waits for copies before it ends its mover.
 const copyGrace = 3 * time.Second
-
-// moverGrace bounds the wait for the exit of a predecessor's mover, which was killed: a
-// process that does not end within it hangs in the kernel.
-const moverGrace = 30 * time.Second
 
 // parts are what a sidecar is made of, in the order they are opened.
 type parts struct {
@@ -135,38 +129,6 @@ func (p *parts) close() error {
 	return err
 }
 
-// Files in the run directory: the lock of the one sidecar that it has, and the mark of
-// the mover that may touch its engine's memory.
-const (
-	lockFile = "sidecar.lock"
-	markFile = "mover.mark"
-)
-
-// takeOver makes the run directory this process's. A predecessor that lives is refused
-// by its pid; the mover of one that died may still copy, so it is ended and seen to have
-// exited before an engine can attach.
-func (p *parts) takeOver(ctx context.Context) error {
-	dir := p.cfg.RunDir
-	if err := runDir(dir); err != nil {
-		return err
-	}
-	lock, err := sockfd.Lock(filepath.Join(dir, lockFile))
-	if err != nil {
-		return err
-	}
-	p.onClose(lock.Close)
-	ending, cancel := context.WithTimeout(ctx, moverGrace)
-	defer cancel()
-	pid, err := lifeline.End(ending, filepath.Join(dir, markFile))
-	if err != nil {
-		return fmt.Errorf("the mover of an earlier sidecar: %w", err)
-	}
-	if pid != 0 {
-		p.log.Warn("ended the mover that an earlier sidecar left", "pid", pid)
-	}
-	return nil
-}
-
 // outside opens what other processes are: certificates, discovery, events, metrics.
 func (p *parts) outside(ctx context.Context) (err error) {
 	c := p.cfg
@@ -192,25 +154,6 @@ func (p *parts) outside(ctx context.Context) (err error) {
 	p.onClose(func() error { return shortly(p.pub.Close) })
 	p.metrics = metrics.New(c.Cluster, c.Pool, c.Group, strconv.Itoa(int(c.Rank)))
 	p.metrics.EventsDropped(p.pub.Dropped)
-	return nil
-}
-
-// runDir makes the directory, or takes one that is there, if it is this user's and
-// nobody else's: who can reach its sockets is the engine.
-func runDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("%w: run-dir: %w", config.ErrConfig, err)
-	}
-	var st syscall.Stat_t
-	if err := syscall.Stat(dir, &st); err != nil {
-		return fmt.Errorf("%w: run-dir: %s: %w", config.ErrConfig, dir, err)
-	}
-	if int(st.Uid) != os.Getuid() {
-		return fmt.Errorf("%w: run-dir: %s is of user %d and this process of user %d: name another directory", config.ErrConfig, dir, st.Uid, os.Getuid())
-	}
-	if mode := st.Mode & 0o777; mode&0o077 != 0 {
-		return fmt.Errorf("%w: run-dir: %s has mode %04o: others could reach the engine: chmod 0700 it, or name another directory", config.ErrConfig, dir, mode)
-	}
 	return nil
 }
 

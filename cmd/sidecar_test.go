@@ -14,6 +14,7 @@ import (
 	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/sockfd"
+	"github.com/batonkv/baton/transfer/staged/drive"
 )
 
 func TestRunDir(t *testing.T) {
@@ -37,21 +38,25 @@ func TestRunDir(t *testing.T) {
 	}
 }
 
-// TestTakeOver: what an earlier sidecar left to copy has exited before this one goes on,
-// and a run directory has one sidecar.
+// TestTakeOver: what an earlier sidecar left to copy, or to bring chunks, has exited before
+// this one goes on, and a run directory has one sidecar.
 func TestTakeOver(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if err := runDir(dir); err != nil {
 		t.Fatal(err)
 	}
-	left := exec.Command("sleep", "600")
-	if err := left.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- left.Wait() }()
-	if err := lifeline.Mark(filepath.Join(dir, markFile), left.Process.Pid); err != nil {
-		t.Fatal(err)
+	marks := []string{filepath.Join(dir, markFile), wireMark(dir, drive.Route{Group: "decode-0", Transport: config.TCP}),
+		wireMark(dir, drive.Route{Group: "decode-1", Transport: config.TCP})}
+	ended := make(chan error, len(marks))
+	for _, mark := range marks {
+		left := exec.Command("sleep", "600")
+		if err := left.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- left.Wait() }()
+		if err := lifeline.Mark(mark, left.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c := config.Default()
 	c.RunDir = dir
@@ -59,7 +64,9 @@ func TestTakeOver(t *testing.T) {
 	if err := first.takeOver(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-ended // SIGKILL: else the test would wait ten minutes
+	for range marks {
+		<-ended // SIGKILL: else the test would wait ten minutes
+	}
 	err := second.takeOver(t.Context())
 	if !errors.Is(err, sockfd.ErrSocket) || !strings.Contains(err.Error(), fmt.Sprintf("held by process %d: stop it", os.Getpid())) {
 		t.Errorf("a second sidecar of the run directory: %v", err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/baseline"
 	"github.com/batonkv/baton/sidecar/certs"
 	"github.com/batonkv/baton/sidecar/loop"
@@ -62,6 +63,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			w := start
 			w.Stderr = &said{log: p.log.With("group", r.Group, "transport", r.Transport)}
+			w.Started = func(pid int) error { return lifeline.Mark(wireMark(p.cfg.RunDir, r), pid) }
 			w.Arena, w.Setup.Transport, w.Setup.Wire, w.Setup.Group, w.Setup.Bytes, w.Setup.Chunk = arena, r.Transport, id, r.Group, arena.Len, chunk
 			return mover.StartWire(ctx, w)
 		}})

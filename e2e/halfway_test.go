@@ -62,6 +62,7 @@ func (h *half) ended(t *testing.T, want ...error) {
 	t.Helper()
 	select {
 	case err := <-h.done:
+		t.Logf("the import ended: %v", err)
 		for _, w := range want {
 			if errors.Is(err, w) {
 				return

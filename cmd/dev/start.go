@@ -101,7 +101,10 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 	f.Etcd.Endpoints, f.NATS.URLs = []string{c.Etcd}, []string{c.NATS}
 	f.Verify, f.Limits.Imports = c.opt.Verify, c.opt.Imports
 	if c.opt.Backend != Backends[0] {
-		f.Staging.Transport, f.Staging.When = c.opt.Backend, config.Always
+		f.Staging.Transport = c.opt.Backend
+		if host == "" {
+			f.Staging.When = config.Always
+		}
 	}
 	if c.opt.TTL > 0 {
 		f.Etcd.TTL = c.opt.TTL.String()

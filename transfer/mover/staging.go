@@ -25,6 +25,8 @@ type WireConfig struct {
 	Stderr  io.Writer // what the child says; nil: only its last lines are kept
 	Setup   Setup
 	Arena   transfer.Memory // a memfd of Setup.Bytes; its descriptor stays the caller's
+	// Started tells of the child before it maps the arena; an error ends it. nil: nobody.
+	Started func(pid int) error
 	// StartTimeout bounds the child's start, and then what it makes of Setup. 0: 10 s.
 	StartTimeout time.Duration
 }
@@ -95,7 +97,13 @@ func startWire(ctx context.Context, c WireConfig, spawn func(Config) (*life, err
 	ctx, stop := context.WithTimeoutCause(ctx, cfg.StartTimeout, fmt.Errorf("%w: %s is not set up after %v", transfer.ErrMover, c.Setup.Transport, cfg.StartTimeout))
 	defer stop()
 	w := &Wire{l: l, host: host}
-	fd, err := unix.FcntlInt(uintptr(c.Arena.FD), unix.F_DUPFD_CLOEXEC, 0)
+	if c.Started != nil {
+		err = c.Started(l.pid)
+	}
+	fd := -1
+	if err == nil {
+		fd, err = unix.FcntlInt(uintptr(c.Arena.FD), unix.F_DUPFD_CLOEXEC, 0)
+	}
 	if err == nil {
 		w.port, err = l.ask(ctx, frame{kind: kindSetup, body: body, fds: []int{fd}}, nil)
 	}

@@ -244,6 +244,9 @@ func (s *Stage) FromPeer(p transfer.PeerID, m staged.Message, x Extra) {
 		s.at[p] = place{m.Wire, x.Port}
 		s.step(e, dest)
 	case staged.Gone:
+		if k := s.pulls[m.Job]; k != nil && k.peer == p && m.Why.Err() != nil {
+			k.failed(fmt.Errorf("%w: at the source, %s", m.Why.Err(), p))
+		}
 		s.step(e, dest)
 	}
 }

@@ -106,10 +106,12 @@ func (k *pull) failed(err error) error {
 // because is how the pull ended: with the cause, where a ticket's failure ended it.
 func (k *pull) because(why staged.Reason) error {
 	switch is := why.Err(); {
-	case is == nil, k.cause == nil, why != reason(k.cause):
+	case is == nil, k.cause == nil:
 		return is
 	case errors.Is(k.cause, is):
 		return k.cause
+	case why != reason(k.cause):
+		return is
 	default:
 		return fmt.Errorf("%w: %w", is, k.cause)
 	}
