@@ -219,6 +219,7 @@ func (r *request) allowed(err error, may ...error) bool {
 // else what went wrong.
 func (r *request) attempt(ctx context.Context, x export, t try, may ...error) (outcome, error) {
 	label := t.label
+	killed := 0
 	for n := 1; ; n++ {
 		o, err := r.ask(ctx, x, t)
 		switch {
@@ -232,8 +233,12 @@ func (r *request) attempt(ctx context.Context, x export, t try, may ...error) (o
 			if err := r.pause(ctx, time.Duration(n)*time.Millisecond); err != nil {
 				return o, err
 			}
-		case r.d.opt.KillMovers > 0 && errors.Is(o.err, handoff.ErrTransfer) && n < 100:
+		case r.d.opt.KillMovers > 0 && errors.Is(o.err, handoff.ErrTransfer) && killed < 100:
+			killed++
 			r.d.again()
+			if err := r.pause(ctx, time.Duration(killed)*time.Millisecond); err != nil { // what was killed starts again
+				return o, err
+			}
 		default:
 			return o, fmt.Errorf("import of %s by %s: safe %v: %w", t.label, t.dst.Name, o.safe, o.err)
 		}

@@ -211,6 +211,14 @@ func TestStuckRead(t *testing.T) {
 	p.quiet(t)
 }
 
+// TestStartFailsAtEnd: a wire mover that did not start is nothing to be killed.
+func TestStartFailsAtEnd(t *testing.T) {
+	p := newPair(t, 2)
+	p.dst.sync(func() { p.dst.fails = true })
+	p.pull(1)
+	<-p.dst.failing
+}
+
 // TestSessionEnds: jobs end with the session on both sides, and the source's chunks come
 // back by the exit of its wire mover.
 func TestSessionEnds(t *testing.T) {

@@ -65,6 +65,8 @@ type node struct {
 	fetch  fetcher                   // nil: that of the wire
 	// library is NIXL's; "": TCP.
 	library string
+	fails   bool          // the start of a wire mover
+	failing chan struct{} // closed when one is about to
 }
 
 type result struct {
@@ -88,7 +90,7 @@ func mint() uint64 {
 func newNode(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64) *node {
 	t.Helper()
 	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{}, peers: map[transfer.PeerID]*node{},
-		done: make(chan result, 64), pid: make(chan drive.Mover, 64)}
+		done: make(chan result, 64), pid: make(chan drive.Mover, 64), failing: make(chan struct{})}
 	var err error
 	if n.mem, err = s.Rank(cut, s.memory(), rank); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (s *Stage) wire(r Route) {
 		m, err := s.start(w)
 		told := make(chan struct{})
 		ok := s.post(func() { close(told); s.started(w, m, err) })
-		if m == nil {
+		if err != nil {
 			return
 		}
 		if ok {

@@ -59,6 +59,12 @@ func (p *pair) over(t testing.TB, over string) *pair {
 
 // start runs a wire mover within this process, and one of a library as a child.
 func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory, chunk int64) (drive.Mover, error) {
+	if n.fails { // as the stage is closed, with a nil that is not the interface's
+		close(n.failing)
+		<-ctx.Done()
+		var none *mover.Wire
+		return none, ctx.Err()
+	}
 	c := mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
 		Bytes: arena.Len, Chunk: chunk, Listen: "127.0.0.1:0"}}
 	var w *mover.Wire
