@@ -82,8 +82,8 @@ func (r *reason) of(status C.int) error {
 // agent is an agent over an arena; one goroutine at a time uses it.
 type agent struct{ c *C.struct_nx_agent }
 
-// agent makes one, over the arena of cfg.
-func (l *library) agent(name string, cfg Config) (*agent, error) {
+// agent makes one, over the arena of cfg. serves: peers read from it.
+func (l *library) agent(name string, cfg Config, serves bool) (*agent, error) {
 	pairs, err := cfg.Options.params()
 	if err != nil {
 		return nil, err
@@ -97,9 +97,13 @@ func (l *library) agent(name string, cfg Config) (*agent, error) {
 	defer C.free(unsafe.Pointer(n))
 	defer C.free(unsafe.Pointer(b))
 	defer C.free(p)
+	var thread C.int
+	if serves {
+		thread = 1
+	}
 	a := &agent{}
 	var why reason
-	err = why.of(C.nx_agent_new(l.c, n, b, (*C.char)(p), C.uint64_t(base(cfg.Arena)), C.uint64_t(len(cfg.Arena)), &a.c, &why[0], C.size_t(len(why))))
+	err = why.of(C.nx_agent_new(l.c, n, b, (*C.char)(p), thread, C.uint64_t(base(cfg.Arena)), C.uint64_t(len(cfg.Arena)), &a.c, &why[0], C.size_t(len(why))))
 	if err != nil {
 		return nil, fmt.Errorf("backend %s: %w", cfg.Options.Backend, err)
 	}

@@ -108,7 +108,7 @@ func New(cfg Config) (*Wire, error) {
 		return nil, err
 	}
 	w := &Wire{cfg: cfg, lib: lib, offers: map[uint64]staged.Exposed{}, peers: map[peerKey]*peer{}}
-	if w.own, err = lib.agent(agentName(cfg.Wire), cfg); err != nil {
+	if w.own, err = lib.agent(agentName(cfg.Wire), cfg, true); err != nil {
 		return nil, err
 	}
 	if w.md, err = w.own.metadata(); err == nil && len(w.md) > maxMetadata {

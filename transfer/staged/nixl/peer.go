@@ -238,5 +238,5 @@ func (w *Wire) agentFor(of staged.Incarnation) (*agent, error) {
 	w.agents++
 	n := w.agents
 	w.mu.Unlock()
-	return w.lib.agent(fmt.Sprintf("%s-%d-reads-%s", agentName(w.cfg.Wire), n, agentName(of)), w.cfg)
+	return w.lib.agent(fmt.Sprintf("%s-%d-reads-%s", agentName(w.cfg.Wire), n, agentName(of)), w.cfg, false)
 }

@@ -196,16 +196,16 @@ static int register_memory(struct nx_agent *a, uint64_t addr, uint64_t bytes, ch
 	return status ? failed(status, "register_mem", why, n) : 0;
 }
 
-int nx_agent_new(struct nx_lib *lib, const char *name, const char *backend, const char *params, uint64_t addr,
+int nx_agent_new(struct nx_lib *lib, const char *name, const char *backend, const char *params, int serves, uint64_t addr,
 		 uint64_t bytes, struct nx_agent **out, char *why, size_t n)
 {
 	struct nx_agent *a = calloc(1, sizeof *a);
 	if (!a)
 		return NX_MEMORY;
 	a->lib = lib;
-	/* A progress thread, since the target of a read over plain TCP takes part in it; at
-	 * 1000 us it costs 3 % of a core, at 0 a whole one. */
-	struct settings s = {.progress = true, .sync = LOCKED, .workers = 1, .progress_us = 1000};
+	/* The target of a read over TCP takes part in it, by a thread; at 1000 us that costs 3 % of
+	 * a core, at 0 a whole one. Who reads asks after its reads, which does the same. */
+	struct settings s = {.progress = serves, .sync = LOCKED, .workers = 1, .progress_us = 1000};
 	int status = lib->create_configured_agent(name, &s, &a->agent);
 	if (status) {
 		failed(status, "create_configured_agent", why, n);

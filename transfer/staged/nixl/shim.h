@@ -24,8 +24,8 @@ struct nx_agent; /* one agent, its backend, its registered memory, its prepared 
 int nx_open(const char *path, struct nx_lib **out, char *why, size_t n);
 
 /* Makes an agent over bytes of host memory from addr. params is key, value, key, value,
- * each ending with a NUL, and an empty key. One thread at a time uses an agent. */
-int nx_agent_new(struct nx_lib *lib, const char *name, const char *backend, const char *params, uint64_t addr,
+ * each ending with a NUL, and an empty key. serves: peers read from it. One thread at a time uses an agent. */
+int nx_agent_new(struct nx_lib *lib, const char *name, const char *backend, const char *params, int serves, uint64_t addr,
 		 uint64_t bytes, struct nx_agent **out, char *why, size_t n);
 
 /* What a peer needs to read the agent's memory; the caller frees data. */
