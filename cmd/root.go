@@ -186,6 +186,7 @@ func newRoot() *cobra.Command {
 		newDevCmd(),
 		newDoctorCmd(),
 		newDrainCmd(),
+		newDynamoWorkerCmd(),
 		newEngineCmd(),
 		newHostCmd(),
 		newLoadCmd(),

@@ -16,8 +16,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -60,7 +58,7 @@ func (a *Adapter) Configure(_ context.Context, section []byte) (err error) {
 		a.Log = slog.New(slog.DiscardHandler)
 	}
 	a.news = newNews()
-	a.cfg, err = parse(section)
+	a.cfg, err = ParseConfig(section)
 	return err
 }
 
@@ -74,7 +72,7 @@ const settle = 2 * time.Second
 // Sync begins to serve. It fails when the port is taken.
 func (a *Adapter) Sync(ctx context.Context, s adapter.State) error {
 	a.news.sync(s)
-	if err := a.start(ctx); err != nil {
+	if err := a.start(); err != nil {
 		return err
 	}
 	a.keeper.Set(a.records(s.Group))
@@ -87,32 +85,30 @@ func (a *Adapter) Sync(ctx context.Context, s adapter.State) error {
 }
 
 // start opens what a life has.
-func (a *Adapter) start(ctx context.Context) error {
+func (a *Adapter) start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
 		return plane.ErrClosed
 	}
-	server, err := plane.Serve(plane.Config{Listen: a.cfg.Listen, Calls: a.cfg.Calls, Homes: a.cfg.homes, Log: a.Log})
+	server, addr, err := a.cfg.Serve(a.Log)
 	if err != nil {
 		return err
 	}
 	a.server = server
-	backend, look, err := a.cfg.open(ctx)
+	backend, look, err := a.cfg.Open()
 	if err != nil {
 		return err
 	}
-	// Below 2^53, so that JSON readers that round do not make another of it.
-	a.id = rand.Uint64()>>11 | 1
-	addr := netip.AddrPortFrom(a.cfg.advertise, server.Addr().Port()).String()
+	a.id = NewID()
 	for name, h := range map[string]plane.Handler{"handoff": a.handoff, "reshard": a.reshard, "status": a.status} {
-		e := a.cfg.endpoint(name)
+		e := a.cfg.Endpoint(name)
 		r, err := directory.NewInstance(e, a.id, addr, a.cfg.Codec).Record()
 		if err != nil {
 			return err
 		}
 		server.Handle(directory.Path(e, a.id), func(ctx context.Context, c plane.Call, out *plane.Stream) error {
-			return fault(h(ctx, c, out))
+			return Fault(h(ctx, c, out))
 		})
 		a.fixed = append(a.fixed, r)
 	}
@@ -207,5 +203,5 @@ func (a *Adapter) card(g adapter.Group) (directory.Record, error) {
 	if err != nil {
 		return directory.Record{}, err
 	}
-	return directory.NewModel(a.cfg.endpoint("handoff"), a.id, b).Record()
+	return directory.NewModel(a.cfg.Endpoint("handoff"), a.id, b).Record()
 }

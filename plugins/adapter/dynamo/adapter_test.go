@@ -154,11 +154,11 @@ func TestSectionFaults(t *testing.T) {
 		"namespace: d\ndiscovery: file\nfolder: /x\nlisten: host:1": "listen: ", "namespace: d\ndiscovery: file\nfolder: /x\nlisten: 0.0.0.0:1": "advertise: ",
 		"namespace: d\nfolder: /x\netcd: {endpoints: ['http://a:1']}": "folder: ", "namespace: d\ndiscovery: file\nfolder: /x\nadvertise: a": "advertise: ",
 	} {
-		if _, err := parse([]byte(in)); !errors.Is(err, handoff.ErrSection) || !strings.Contains(fmt.Sprint(err), want) {
+		if _, err := ParseConfig([]byte(in)); !errors.Is(err, handoff.ErrSection) || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%q: %v, want %q", in, err, want)
 		}
 	}
-	c, err := parse([]byte("namespace: d\netcd: {endpoints: ['http://a:1'], ttl: 20s}\ncall-home: [10.0.0.0/8]\nlisten: 0.0.0.0:9\nadvertise: 10.0.0.1"))
+	c, err := ParseConfig([]byte("namespace: d\netcd: {endpoints: ['http://a:1'], ttl: 20s}\ncall-home: [10.0.0.0/8]\nlisten: 0.0.0.0:9\nadvertise: 10.0.0.1"))
 	if err != nil || c.Etcd.TTL != 20*time.Second || len(c.homes) != 1 || c.advertise.String() != "10.0.0.1" || !slices.Equal(c.Etcd.Endpoints, []string{"http://a:1"}) {
 		t.Errorf("%+v, %v", c, err)
 	}

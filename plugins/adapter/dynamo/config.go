@@ -2,10 +2,11 @@ package dynamo
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/batonkv/baton/discovery/etcd"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -42,7 +44,7 @@ const (
 )
 
 // parse reads and checks a section: handoff.ErrSection names every fault.
-func parse(section []byte) (Config, error) {
+func ParseConfig(section []byte) (Config, error) {
 	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Codec: "msgpack", Etcd: etcd.Default()}
 	d := yaml.NewDecoder(bytes.NewReader(section))
 	d.KnownFields(true)
@@ -57,7 +59,7 @@ func parse(section []byte) (Config, error) {
 
 func (c *Config) check() (errs []error) {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if err := c.endpoint("handoff").Check(); err != nil {
+	if err := c.Endpoint("handoff").Check(); err != nil {
 		fault("namespace, component: %w", err)
 	}
 	switch c.Discovery {
@@ -109,16 +111,36 @@ func (c *Config) check() (errs []error) {
 	return errs
 }
 
-func (c *Config) endpoint(name string) directory.Endpoint {
+// Endpoint is one of the component.
+func (c *Config) Endpoint(name string) directory.Endpoint {
 	return directory.Endpoint{Namespace: c.Namespace, Component: c.Component, Name: name}
 }
 
-// open opens the directory. look is how often records are looked after.
-func (c *Config) open(context.Context) (b directory.Backend, look time.Duration, err error) {
+// Open opens the directory. look is how often records are looked after.
+func (c *Config) Open() (b directory.Backend, look time.Duration, err error) {
 	if c.Discovery == "file" {
 		b, err = directory.OpenFiles(c.Folder)
 		return b, time.Second, err
 	}
 	b, err = directory.OpenEtcd(c.Etcd)
 	return b, max(c.Etcd.TTL/3, time.Second), err
+}
+
+// Serve starts a server, and gives the ip:port that clients dial.
+func (c *Config) Serve(log *slog.Logger) (s *plane.Server, addr string, err error) {
+	s, err = plane.Serve(plane.Config{Listen: c.Listen, Calls: c.Calls, Homes: c.homes, Log: log})
+	if err != nil {
+		return nil, "", err
+	}
+	return s, netip.AddrPortFrom(c.advertise, s.Addr().Port()).String(), nil
+}
+
+// NewID is an instance id: below 2^53, so that JSON readers that round do not make another
+// of it.
+func NewID() uint64 { return rand.Uint64()>>11 | 1 }
+
+// Answers is the ip:port at which a client of this process waits for workers.
+func (c *Config) Answers() string {
+	at := netip.MustParseAddrPort(c.Listen) // check has parsed it
+	return netip.AddrPortFrom(at.Addr(), 0).String()
 }

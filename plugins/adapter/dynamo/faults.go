@@ -27,8 +27,8 @@ var kinds = []struct {
 	{wire.Unavailable, []error{handoff.ErrDraining, handoff.ErrNotReady, handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrOrder, plane.ErrClosed}},
 }
 
-// fault is err as a caller gets it: "handoff.gone: why". The name is for programs.
-func fault(err error) error {
+// Fault is err as a caller gets it: "handoff.gone: why". The name is for programs.
+func Fault(err error) error {
 	if _, ok := errors.AsType[*wire.Fault](err); ok || err == nil {
 		return err
 	}

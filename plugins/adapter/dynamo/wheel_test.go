@@ -131,7 +131,7 @@ func TestWheelCarriesMuch(t *testing.T) {
 	p, ctx := newPeer(t, etcdEnv(e)...), ctxOf(t)
 	a, _ := join(t, etcdSection(e.Endpoint(), ""))
 	const size = 8 << 20
-	name := a.cfg.endpoint("big")
+	name := a.cfg.Endpoint("big")
 	a.server.Handle(directory.Path(name, a.id), func(_ context.Context, c plane.Call, out *plane.Stream) error {
 		var q struct {
 			S string `json:"s"`
@@ -177,7 +177,7 @@ func TestBatonCallsWheel(t *testing.T) {
 	e := startEtcd(t)
 	p, ctx := newPeer(t, etcdEnv(e)...), ctxOf(t)
 	p.must(ctx, words{"do": "serve", "endpoint": "dynamo.worker.generate"}, nil)
-	backend, _, err := (&Config{Discovery: "etcd", Etcd: mustParse(t, etcdSection(e.Endpoint(), "")).Etcd}).open(ctx)
+	backend, _, err := (&Config{Discovery: "etcd", Etcd: mustParse(t, etcdSection(e.Endpoint(), "")).Etcd}).Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ type ask struct {
 }
 
 func mustParse(t *testing.T, sec []byte) Config {
-	c, err := parse(sec)
+	c, err := ParseConfig(sec)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,12 @@ async def client(runtime, endpoint):
     return clients[endpoint]
 
 
+async def live(runtime, endpoint):
+    c = await client(runtime, endpoint)
+    await asyncio.wait_for(c.wait_for_instances(), 30)
+    return c
+
+
 async def items(stream, most=None):
     got = []
     async for item in stream:
@@ -77,7 +83,7 @@ async def act(runtime, q):
         c = await client(runtime, q["endpoint"])
         return str(await c.wait_for_instance_by_runtime_data(q["key"], q["value"], 30))
     if do == "call":
-        c = await client(runtime, q["endpoint"])
+        c = await live(runtime, q["endpoint"])
         for _ in range(q.get("times", 1)):
             if "id" in q:
                 stream = await c.direct(q["body"], int(q["id"]), annotated=False)
@@ -86,14 +92,14 @@ async def act(runtime, q):
             got = await items(stream, q.get("most"))
         return got
     if do == "many":
-        c = await client(runtime, q["endpoint"])
+        c = await live(runtime, q["endpoint"])
 
         async def one():
             return len(await items(await c.round_robin(q["body"], annotated=False)))
 
         return sum(await asyncio.gather(*(one() for _ in range(q["n"]))))
     if do == "begin":
-        c = await client(runtime, q["endpoint"])
+        c = await live(runtime, q["endpoint"])
         context = Context(q["name"])
         stream = await c.round_robin(q["body"], annotated=False, context=context)
         contexts[q["name"]] = (context, stream)
@@ -106,7 +112,7 @@ async def act(runtime, q):
         _, stream = contexts.pop(q["name"])
         return await items(stream)
     if do == "time":
-        c = await client(runtime, q["endpoint"])
+        c = await live(runtime, q["endpoint"])
         took = []
         for _ in range(q["n"]):
             began = time.perf_counter()

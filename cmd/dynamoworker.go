@@ -1,0 +1,170 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/sample"
+	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/plugins/adapter"
+	"github.com/batonkv/baton/plugins/adapter/dynamo"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/worker"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// dynamoWorkerFlags are the flags of `baton dynamo-worker`.
+type dynamoWorkerFlags struct {
+	config, front, role, component, model string
+	block, maxNew                         int32
+	grace, drain                          time.Duration
+}
+
+func newDynamoWorkerCmd() *cobra.Command {
+	var f dynamoWorkerFlags
+	cmd := &cobra.Command{
+		Use:   "dynamo-worker --role ROLE --front SOCKET --config FILE",
+		Short: "Serve an engine to NVIDIA Dynamo as a prefill or decode worker",
+		Long: `A Dynamo worker for an engine that has none: endpoint generate of a prefill or a decode
+component, on behalf of one engine that serves the Generate front on a unix socket, as
+the reference engine does. Prefill answers with disaggregated_params that carry the
+manifest; decode has its engine import that, and streams tokens.
+
+FILE has the keys of the sidecar's adapter dynamo: namespace, etcd or folder, listen. Its
+component is where hand-offs that nobody imports are released.
+
+A signal ends it in Dynamo's order: its records go, calls of clients that have not heard of
+it are served for --grace, what runs ends by itself within --drain-timeout.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.role, "role", "", "prefill or decode")
+	fs.StringVar(&f.front, "front", "", "unix `socket` on which the engine's rank 0 takes requests")
+	fs.StringVar(&f.config, "config", "", "`file` with the keys of adapter dynamo")
+	fs.StringVar(&f.component, "component", "", "of the endpoint (default: prefill, or backend for a decode worker)")
+	fs.StringVar(&f.model, "model", "", "`name` that requests give the model")
+	fs.Int32Var(&f.block, "block-tokens", 16, "tokens of a block of the engine's cache")
+	fs.Int32Var(&f.maxNew, "max-new", 256, "most tokens of a request that gives no limit")
+	fs.DurationVar(&f.grace, "grace", 5*time.Second, "how long calls are taken after the records are gone")
+	fs.DurationVar(&f.drain, "drain-timeout", time.Minute, "how long what runs may go on after that")
+	return cmd
+}
+
+// settings checks the flags and reads the file.
+func (f *dynamoWorkerFlags) settings() (worker.Config, error) {
+	c := worker.Config{Component: f.component, Role: discovery.Role(f.role), Model: f.model, Block: f.block, MaxNew: f.maxNew, Grace: f.grace, Log: slog.Default()}
+	wrong := func(why string) (worker.Config, error) {
+		return c, &UsageError{Why: "dynamo-worker: " + why, Hint: "baton dynamo-worker --help lists the flags"}
+	}
+	switch {
+	case c.Role != discovery.Prefill && c.Role != discovery.Decode:
+		return wrong(fmt.Sprintf("--role %q: want prefill or decode", f.role))
+	case f.front == "" || f.config == "" || f.model == "":
+		return wrong("--front, --config and --model: want all three")
+	case f.block < 1 || f.maxNew < 1 || f.grace < 0 || f.drain < 0:
+		return wrong("--block-tokens and --max-new want at least 1, --grace and --drain-timeout at least 0")
+	}
+	if c.Component == "" {
+		if c.Component = "backend"; c.Role == discovery.Prefill {
+			c.Component = "prefill"
+		}
+	}
+	b, err := os.ReadFile(f.config)
+	if err != nil {
+		return wrong(fmt.Sprintf("--config: %v", err))
+	}
+	if len(b) > adapter.MaxSection {
+		return wrong(fmt.Sprintf("--config: %s has %d bytes, at most %d", f.config, len(b), adapter.MaxSection))
+	}
+	if c.Dynamo, err = dynamo.ParseConfig(b); err != nil {
+		return wrong(fmt.Sprintf("--config %s: %v", f.config, err))
+	}
+	return c, nil
+}
+
+func (f *dynamoWorkerFlags) run(ctx context.Context) error {
+	c, err := f.settings()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := lifeline.Context(ctx)
+	defer cancel()
+	client, err := front.Dial(ctx, f.front)
+	if err != nil {
+		return &HintError{Err: err, Hint: "start the engine first, with --front " + f.front}
+	}
+	w, err := worker.Start(c, fronted{client})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	slog.Info("ends: no new calls are taken after the grace period", "grace", f.grace)
+	last, stop := context.WithTimeout(context.WithoutCancel(ctx), f.grace+f.drain)
+	defer stop()
+	w.Close(last)
+	return nil
+}
+
+// fronted is an engine behind the Generate front.
+type fronted struct{ c *front.Client }
+
+// Prefill implements worker.Engine.
+func (e fronted) Prefill(ctx context.Context, j worker.Job) (m handoff.Manifest, first int32, err error) {
+	r, err := e.c.Generate(ctx, front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Label: j.Label, Mode: front.Export, Sample: sampling(j.Sampling)}, nil)
+	if err != nil {
+		return m, 0, refused(err)
+	}
+	if r.Manifest == nil || len(r.Manifest.Resume.Tokens) == 0 {
+		return m, 0, fmt.Errorf("%w: it exports without a manifest or a token", handoff.ErrEngine)
+	}
+	return *r.Manifest, r.Manifest.Resume.Tokens[0], nil
+}
+
+// Decode implements worker.Engine.
+func (e fronted) Decode(ctx context.Context, j worker.Job, m *handoff.Manifest, each func(int32, *float32) error) (string, error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	q := front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Mode: front.Full, Sample: sampling(j.Sampling)}
+	if m != nil {
+		q = front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Label: j.Label, Mode: front.Import, Manifest: m}
+	}
+	r, err := e.c.Stream(ctx, q, func(ev front.Event) {
+		if err := each(ev.Token, ev.Logprob); err != nil {
+			end(err)
+		}
+	})
+	return r.Reason, refused(err)
+}
+
+// refused keeps what a caller decides by.
+func refused(err error) error {
+	if errors.Is(err, front.ErrRequest) {
+		return fmt.Errorf("%w: %w", handoff.ErrBound, err)
+	}
+	return err
+}
+
+// sampling is Dynamo's options in the engine's words; what is not given is greedy.
+func sampling(s worker.Sampling) (p sample.Params) {
+	if s.Temperature != nil {
+		p.Temperature = float32(*s.Temperature)
+	}
+	if s.TopK != nil {
+		p.TopK = max(*s.TopK, 0) // -1 is all, as 0 here
+	}
+	if s.TopP != nil {
+		p.TopP = float32(*s.TopP)
+	}
+	if s.Seed != nil {
+		p.Seed = uint64(*s.Seed)
+	}
+	return p
+}
