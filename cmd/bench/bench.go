@@ -65,6 +65,7 @@ func Rows() []Row {
 		{"lower", "lowering one rank pair of a request", lowering},
 		{"staging", "hand-offs between hosts that share no memory against one flat stream of the same bytes", staging},
 		{"verify", "hand-offs whose bytes are summed up at both ends against hand-offs that are not", verifyCost},
+		{"load", "many small hand-offs over TCP beside shared memory", loaded},
 		{"control", "a one-block hand-off against an empty gRPC call, all over loopback", controlCost},
 		{"plugin", "a control plane's calls through baton plugin against the same calls made to the sidecar", pluginCost},
 	}

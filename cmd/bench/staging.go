@@ -56,6 +56,10 @@ func staging(ctx context.Context, o Options) (out []Result, err error) {
 	for _, c := range cases {
 		o.Progress("staging: " + c.name)
 		r, err := c.measured(ctx, o)
+		if err != nil && c.backend == "nixl" && ctx.Err() == nil { // this host may lack what its library needs
+			o.Progress("staging: no row " + c.name + ": " + err.Error())
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
