@@ -47,7 +47,7 @@ func resolve(path string) (string, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrLibrary, err)
+		return "", fmt.Errorf("%w: %s: %w", ErrLibrary, path, err)
 	}
 	return real, nil
 }
