@@ -248,6 +248,7 @@ func FuzzDecode(f *testing.F) {
 		_, _ = decodeSettings(b)
 		var j lower.Job
 		(&reader{b: b}).job(&j)
+		(&reader{b: b}).sum()
 		fds := []int{-1, -1}
 		_, _, _ = decodePeer(b, &fds)
 	})
