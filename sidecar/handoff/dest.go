@@ -39,11 +39,12 @@ type Read struct {
 	Ticket uint64 // the newest; 0: not submitted
 	Pulls  uint32 // tickets so far
 
-	at     Reach  // what tickets read, the open one too
-	open   bool   // the newest ticket has not settled
-	whole  bool   // no ticket follows
-	proved bool   // Checked, held, after the last ticket
-	adding uint64 // ticket of the sums that are being made of what was read; 0: none
+	at     Reach    // what tickets read, the open one too
+	open   bool     // the newest ticket has not settled
+	whole  bool     // no ticket follows
+	proved bool     // Checked, held, after the last ticket
+	adding uint64   // ticket of the sums that are being made of what was read; 0: none
+	finds  Compared // that some differ, until Blame
 }
 
 // done reports whether all of it is read.
@@ -100,7 +101,7 @@ func (d *Dest) Hold(r Reserved, reads []Read) {
 // settle makes d good once nothing is left to read, to prove or to compare.
 func (d *Dest) settle() {
 	for i := range d.Reads {
-		if !d.Reads[i].proved || d.Reads[i].adding != 0 {
+		if r := &d.Reads[i]; !r.proved || r.adding != 0 || r.finds.Differ > 0 {
 			return
 		}
 	}
@@ -212,14 +213,36 @@ func (d *Dest) Proved(from Member, c Checked) {
 // Adding says that what r brought is added up under a ticket: d is not good before Added.
 func (d *Dest) Adding(r *Read, ticket uint64) { r.adding = ticket }
 
-// Added is the end of that: the sums are the source's, or d was failed before.
-func (d *Dest) Added(ticket uint64) {
+// Compared is how many sums of a read were equal to the source's, how many were not, and how
+// many cannot be compared. Why names one that differs.
+type Compared struct {
+	Equal, Differ, Skipped int64
+	Why                    string
+}
+
+// Added is the end of that.
+func (d *Dest) Added(ticket uint64, c Compared) {
 	for i := range d.Reads {
 		if r := &d.Reads[i]; r.adding == ticket {
-			r.adding = 0
+			r.adding, r.finds = 0, c
 		}
 	}
 	d.settle()
+}
+
+// Blame returns, once, a read whose pin was held after the last byte and whose sums differ all
+// the same: d is bad. Of one that was not held, other sums say nothing: its memory may have
+// been another's.
+func (d *Dest) Blame() (Read, Compared, bool) {
+	for i := range d.Reads {
+		if r := &d.Reads[i]; r.proved && r.finds.Differ > 0 && (d.state == Moving || d.differs) {
+			c := r.finds
+			r.finds = Compared{}
+			d.Differ(c.Why)
+			return *r, c, true
+		}
+	}
+	return Read{}, Compared{}, false
 }
 
 // Differ marks the import bad: the bytes are not those that the source summed up.

@@ -171,7 +171,7 @@ func TestDestNothingToRead(t *testing.T) {
 }
 
 // TestDestWaitsForSums: what was read and proved is good when its sums were made, and one
-// that differs makes it bad for good.
+// that differs makes it bad, if the source held what was read: else it says nothing.
 func TestDestWaitsForSums(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {0, 2, 1}} {
 		d := NewDest(destD)
@@ -184,9 +184,9 @@ func TestDestWaitsForSums(t *testing.T) {
 			case 0:
 				d.Proved(from[0], Checked{checkOf(0), true})
 			case 1:
-				d.Added(9)
+				d.Added(9, Compared{Equal: 1})
 			case 2:
-				d.Added(8) // another's
+				d.Added(8, Compared{Differ: 1}) // another's
 			}
 			proved, added := slices.Contains(order[:i+1], 0), slices.Contains(order[:i+1], 1)
 			if good := d.State() == Good; good != (proved && added) {
@@ -198,15 +198,34 @@ func TestDestWaitsForSums(t *testing.T) {
 			t.Errorf("a good one is not spoilt: %+v", l)
 		}
 	}
-	d := NewDest(destD)
-	d.Hold(Reserved{N: 7}, reads()[:1])
-	p, _ := d.Next(0)
-	d.Submitted(0, p, 1, 1)
-	d.Adding(d.TicketDone(1, 5, "", 2), 9)
-	d.Differ("attn.k")
-	d.Added(9)
-	d.Proved(from[0], Checked{checkOf(0), true})
-	if l, ok := d.Report(0); !ok || l.OK || !l.Differs || l.Why != "attn.k" || !l.Quiet {
-		t.Errorf("%+v, %v", l, ok)
+	for _, held := range []bool{false, true} {
+		for _, first := range []bool{false, true} {
+			d := NewDest(destD)
+			d.Hold(Reserved{N: 7}, reads()[:1])
+			p, _ := d.Next(0)
+			d.Submitted(0, p, 1, 1)
+			d.Adding(d.TicketDone(1, 5, "", 2), 9)
+			answer := func() { d.Proved(from[0], Checked{checkOf(0), held}) }
+			if first {
+				answer()
+			}
+			d.Added(9, Compared{Equal: 2, Differ: 1, Why: "attn.k"})
+			if !first {
+				if _, _, ok := d.Blame(); ok || d.State() != Moving {
+					t.Fatalf("blamed before the source answered, state %v", d.State())
+				}
+				answer()
+			}
+			r, c, ok := d.Blame()
+			if ok != held || held && (r.From != from[0] || c.Equal != 2 || c.Differ != 1) {
+				t.Fatalf("held %v: blamed %v: %+v", held, ok, c)
+			}
+			if _, _, again := d.Blame(); again {
+				t.Fatal("blamed twice")
+			}
+			if l, ok := d.Report(0); !ok || l.OK || l.Differs != held || !l.Quiet || held && l.Why != "attn.k" {
+				t.Errorf("held %v: %+v, %v", held, l, ok)
+			}
+		}
 	}
 }

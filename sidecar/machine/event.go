@@ -215,14 +215,12 @@ type (
 		Label string
 		Err   error
 	}
-	// Compared counts sums of what one read brought: equal to the source's, different, and
-	// those that cannot be compared. The rest is set when some differ.
+	// Compared tells of the sums of what one read brought. The rest is set when some differ.
 	Compared struct {
-		Equal, Differ, Skipped int64
-		ID                     handoff.ID
-		Label                  string
-		Peer                   handoff.Member
-		Why                    string
+		handoff.Compared
+		ID    handoff.ID
+		Label string
+		Peer  handoff.Member
 	}
 	// CancelPull asks a ticket to stop; PullDone still follows.
 	CancelPull struct{ Ticket uint64 }

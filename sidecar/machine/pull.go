@@ -265,6 +265,7 @@ func (m *Machine) checked(p handoff.Member, c handoff.Checked) {
 		d := m.dests[n]
 		if d.D.ID == c.Check.ID && d.D.Attempt == c.Check.Attempt {
 			d.Proved(p, c)
+			m.blame(d)
 			m.report(d)
 			return
 		}

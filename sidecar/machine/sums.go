@@ -52,16 +52,16 @@ func (m *Machine) compare(d *handoff.Dest, r *handoff.Read) {
 	g := m.sources[d.D.Source]
 	model := g.geometry.Model
 	if err := r.Source.Sums.Check(model, d.D.Tokens); err != nil {
-		m.differs(d, *r, Compared{Differ: 1}, fmt.Sprintf("source rank %d brings sums that cannot be: %v", r.From.Rank, err))
+		m.differs(d, *r, handoff.Compared{Differ: 1, Why: fmt.Sprintf("source rank %d brings sums that cannot be: %v", r.From.Rank, err)})
 		return
 	}
 	x := r.Source.Sums.Of(model, g.plan.Parts(r.Pair), layout.Span{Lo: d.Reserved.Cached, Hi: d.D.Tokens})
 	if m.cfg.Verify == sums.All && x.Missing != "" {
-		m.differs(d, *r, Compared{Differ: 1}, "the source brings no sums of "+x.Missing)
+		m.differs(d, *r, handoff.Compared{Differ: 1, Why: "the source brings no sums of " + x.Missing})
 		return
 	}
 	if x.Total() == 0 {
-		m.do(Compared{Skipped: x.Skipped})
+		m.do(Compared{Compared: handoff.Compared{Skipped: x.Skipped}})
 		return
 	}
 	d.Adding(r, m.add(adding{dest: d, read: *r, match: x}, sums.Job{Range: x.Range, Blocks: d.Reserved.Blocks, Slot: d.Reserved.Slot, Places: x.There(model)}))
@@ -101,26 +101,37 @@ func (m *Machine) pinSummed(e Summed, a adding) {
 func (m *Machine) destSummed(e Summed, a adding) {
 	d := a.dest
 	n, first := a.match.Compare(m.sources[d.D.Source].geometry.Model, e.Sums)
-	total := a.match.Total()
+	c := handoff.Compared{Equal: a.match.Total() - n, Differ: n, Skipped: a.match.Skipped}
 	switch {
 	case e.Err != nil:
 		d.Fail(fmt.Sprintf("what was read could not be added up: %v", e.Err))
+		c = handoff.Compared{}
 	case n > 0:
-		m.differs(d, a.read, Compared{Equal: total - n, Differ: n, Skipped: a.match.Skipped},
-			fmt.Sprintf("%s is not what source rank %d exported: %d of %d sums differ", first, a.read.From.Rank, n, total))
+		c.Why = fmt.Sprintf("%s is not what source rank %d exported: %d of %d sums differ", first, a.read.From.Rank, n, a.match.Total())
 	default:
-		m.do(Compared{Equal: total, Skipped: a.match.Skipped})
+		m.do(Compared{Compared: c})
 	}
-	d.Added(e.Ticket)
+	d.Added(e.Ticket, c)
+	m.blame(d)
 	m.report(d)
 }
 
+// blame tells of what differs, once its source has said that the pin was held.
+func (m *Machine) blame(d *handoff.Dest) {
+	for {
+		r, c, ok := d.Blame()
+		if !ok {
+			return
+		}
+		m.differs(d, r, c)
+	}
+}
+
 // differs ends an import whose bytes are not the source's, and tells of it.
-func (m *Machine) differs(d *handoff.Dest, r handoff.Read, c Compared, why string) {
-	d.Differ(why)
-	c.ID, c.Label, c.Peer, c.Why = d.D.ID, d.D.Label, r.From, why
-	m.do(c)
-	m.publish(events.Differs, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label, Peer: r.From.String(), Cause: why})
+func (m *Machine) differs(d *handoff.Dest, r handoff.Read, c handoff.Compared) {
+	d.Differ(c.Why)
+	m.do(Compared{c, d.D.ID, d.D.Label, r.From})
+	m.publish(events.Differs, events.Event{Handoff: d.D.ID.String(), Label: d.D.Label, Peer: r.From.String(), Cause: c.Why})
 }
 
 // checkSums refuses at the importing leader sums that cannot be of a hand-off, and, once no

@@ -113,6 +113,9 @@ func (n *sidecar) checkSent(f machine.ToPeer) {
 // checkLanded: a rank lands nothing of which it heard that a pin was not held.
 func (n *sidecar) checkLanded(m handoff.Landed) {
 	c := claim{id: m.ID, attempt: m.Attempt}
+	if m.Differs && !n.w.corrupt {
+		n.w.fail("%v says that %v differs, and no copy brought a wrong bit: %s", n.self, m.ID, m.Why)
+	}
 	switch held, asked := n.held[c]; {
 	case !m.OK:
 	case asked && !held:

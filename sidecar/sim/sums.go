@@ -78,5 +78,6 @@ func (n *sidecar) corrupt(t *ticket) {
 		return
 	}
 	n.w.hit(CopyCorrupts)
+	n.w.corrupt = true
 	t.into.cells[cells[n.w.r.IntN(len(cells))]].holds[lo+n.w.r.IntN(hi-lo)] = dirt
 }

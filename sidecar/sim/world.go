@@ -56,6 +56,7 @@ type world struct {
 	seen     *sketch   // of states; nil: not counted
 	launched bool      // the groups have had time to form
 	dirt     uint32
+	corrupt  bool // a copy brought a wrong bit
 	bad      string
 	history  uint64 // hash of every answer
 	state    uint64 // of the sidecars' shapes
