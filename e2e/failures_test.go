@@ -140,7 +140,7 @@ func (w *world) recovers(h *half) {
 // of a staged hand-off, the import ends within its deadline and says what failed, memory is
 // given back when it is quiet, and later requests go well.
 func TestStagedFailures(t *testing.T) {
-	const short = 700 * time.Millisecond
+	const short = 2 * time.Second
 	src, dst := func(w *world) *dev.Running { return w.prefill }, func(w *world) *dev.Running { return w.decode }
 	wires, locals, sidecars := (*world).wireMovers, (*world).localMovers, (*world).sidecars
 	for _, c := range []struct {
@@ -170,13 +170,7 @@ func TestStagedFailures(t *testing.T) {
 				w := staged(t, over)
 				h := w.midway("a", c.deadline, c.still(w, c.of(w)))
 				if c.kill != nil {
-					dead := c.kill(w, c.of(w))
-					for _, p := range dead {
-						p.signal(t, unix.SIGKILL)
-					}
-					for _, p := range dead {
-						p.gone(t, "what was killed")
-					}
+					w.killAll(c.kill(w, c.of(w)))
 				}
 				h.ended(t, c.want...)
 				if c.holds {

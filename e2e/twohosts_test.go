@@ -3,13 +3,19 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/cmd/dev/hosts"
 	"github.com/batonkv/baton/cmd/dev/hosts/hoststest"
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/need"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/staged/nixl"
 )
 
 // lab is hoststest.Lab with the binary of these tests.
@@ -48,15 +54,25 @@ func TestTwoHosts(t *testing.T) {
 	if !lab(t) {
 		return
 	}
-	for name, link := range map[string]hosts.Link{"a cable": {}, "late and lossy": {Delay: 2 * time.Millisecond, Loss: 0.01}} {
-		t.Run(name, func(t *testing.T) {
-			w, _ := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", link)
+	for _, c := range []struct {
+		name, over string
+		link       hosts.Link
+	}{
+		{"a cable", "tcp", hosts.Link{}},
+		{"late and lossy", "tcp", hosts.Link{Delay: 2 * time.Millisecond, Loss: 0.01}},
+		{"NIXL", "nixl", hosts.Link{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.over == "nixl" {
+				t.Setenv(nixl.EnvLibrary, need.NIXL(t))
+			}
+			w, _ := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", c.link, func(o *dev.Options) { o.Backend = c.over })
 			var moved int64
 			for i := range 4 {
 				moved += w.handoff(fmt.Sprint("r", i), prompt(i, 30+40*i)).Bytes
 			}
-			if got := w.by(w.decode, "tcp"); got != float64(moved) || moved == 0 {
-				t.Errorf("%v bytes came by TCP, want all %d", got, moved)
+			if got := w.by(w.decode, c.over); got != float64(moved) || moved == 0 {
+				t.Errorf("%v bytes came by %s, want all %d", got, c.over, moved)
 			}
 			if all := w.metric(w.decode, "baton_moved_bytes_total"); all != float64(moved) {
 				t.Errorf("%v bytes came in all, want %d", all, moved)
@@ -67,6 +83,70 @@ func TestTwoHosts(t *testing.T) {
 				}
 			}
 			w.nothingHeld()
+			if c.over == "nixl" { // there is no adapter between these hosts
+				eventually(t, "the log says that NIXL emulates reads over TCP", func() bool { return strings.Contains(w.log.String(), "tcp emulation") })
+			}
 		})
+	}
+}
+
+// TestHostsFail: a process, a host or the cable fails in the middle of a hand-off from host to
+// host. The import ends by what the reader knows of it, or by its deadline, and decode holds
+// nothing; what comes back serves again.
+func TestHostsFail(t *testing.T) {
+	if !lab(t) {
+		return
+	}
+	for _, c := range []struct {
+		what     string
+		fail     func(*world, *hosts.Net)
+		back     func(*world, *hosts.Net) // nil: it stays as it is
+		deadline time.Duration
+		want     []error
+	}{
+		{"the source's wire movers are killed", func(w *world, _ *hosts.Net) { w.killAll(w.wireMovers(w.prefill)) }, func(*world, *hosts.Net) {},
+			patience, []error{handoff.ErrTransfer}},
+		{"the source's sidecars are killed", func(w *world, _ *hosts.Net) { w.killAll(w.sidecars(w.prefill)) }, func(*world, *hosts.Net) {},
+			patience, []error{handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone}},
+		{"the cable is cut", func(w *world, n *hosts.Net) { w.plug(n, false) }, func(w *world, n *hosts.Net) { w.plug(n, true) },
+			3 * time.Second, []error{handoff.ErrDeadline}},
+		{"the cable stays cut", func(w *world, n *hosts.Net) { w.plug(n, false) }, nil,
+			patience, []error{handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone}},
+		{"the source's host loses its power", func(_ *world, n *hosts.Net) { n.Hosts[0].Kill() }, nil,
+			patience, []error{handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			w, n := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", hosts.Link{}, func(o *dev.Options) { o.Backend, o.Restart = "tcp", true })
+			w.handoff("first", prompt(9, 50))
+			h := w.midway("a", c.deadline, w.wireMovers(w.prefill))
+			c.fail(w, n)
+			h.ended(t, c.want...)
+			w.allFree(w.decode, poolBlocks, poolSlots)
+			for _, p := range h.movers { // those of a sidecar or a host that was killed are gone
+				_ = unix.PidfdSendSignal(p.fd, unix.SIGCONT, nil, 0)
+			}
+			if c.back != nil {
+				c.back(w, n)
+				w.recovers(h)
+			}
+		})
+	}
+}
+
+func (w *world) killAll(ps []proc) {
+	w.t.Helper()
+	for _, p := range ps {
+		p.signal(w.t, unix.SIGKILL)
+	}
+	for _, p := range ps {
+		p.gone(w.t, "what was killed")
+	}
+}
+
+// plug is the cable of prefill's host.
+func (w *world) plug(n *hosts.Net, in bool) {
+	w.t.Helper()
+	if err := n.Plug(0, in); err != nil {
+		w.t.Fatal(err)
 	}
 }

@@ -159,11 +159,10 @@ func (n *Net) bridge(shape func(device string) error) error {
 	}
 	n.made = append(n.made, bridge)
 	for i, h := range n.Hosts {
-		port := fmt.Sprintf("port%d", i)
-		err := addVeth(port, uplink, h.pid)
+		err := addVeth(port(i), uplink, h.pid)
 		if err == nil {
-			n.made = append(n.made, port)
-			err = enslave(port, bridge)
+			n.made = append(n.made, port(i))
+			err = enslave(port(i), bridge)
 		}
 		if err == nil {
 			err = h.inside(func() error { return configure(uplink, h.addr) })
@@ -192,6 +191,20 @@ func (h *Host) Kill() {
 	h.init.Kill()
 	<-h.init.Exited()
 }
+
+// Plug takes the cable of the i-th host out, or puts it in again. A relay has none.
+func (n *Net) Plug(i int, in bool) error {
+	if n.relay != nil {
+		return fmt.Errorf("%w: %w: a relay has no cables", ErrHosts, errors.ErrUnsupported)
+	}
+	if in {
+		return up(port(i))
+	}
+	return down(port(i))
+}
+
+// port is the bridge's end of a host's cable.
+func port(i int) string { return fmt.Sprintf("port%d", i) }
 
 // Close ends the hosts and all that runs on them.
 func (n *Net) Close() error {

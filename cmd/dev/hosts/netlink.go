@@ -101,12 +101,15 @@ func enslave(name, bridge string) error {
 
 func up(name string) error { return change(name, unix.IFF_UP, nil) }
 
-func change(name string, flags uint32, attrs []byte) error {
+func down(name string) error { return change(name, 0, nil) }
+
+// change sets whether an interface is up, and attributes.
+func change(name string, up uint32, attrs []byte) error {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return err
 	}
-	return named("change "+name, ask(unix.RTM_NEWLINK, 0, append(link(i.Index, flags, flags), attrs...)))
+	return named("change "+name, ask(unix.RTM_NEWLINK, 0, append(link(i.Index, up, unix.IFF_UP), attrs...)))
 }
 
 // remove takes an interface away that may have gone with its other end.

@@ -15,13 +15,13 @@ import (
 // relay forwards the packets between tunnels, late, and some not at all.
 type relay struct {
 	link  Link
-	ports map[netip.Addr]*port
+	ports map[netip.Addr]*tunnel
 	work  sync.WaitGroup
 	end   chan struct{}
 }
 
-// port is the relay's end of one tunnel.
-type port struct {
+// tunnel is the relay's end of one.
+type tunnel struct {
 	tun *os.File
 	in  chan packet // to be written
 }
@@ -40,7 +40,7 @@ const (
 
 // relayed connects the hosts and the caller by a relay in this process.
 func (n *Net) relayed(l Link) (*relay, error) {
-	r := &relay{link: l, ports: map[netip.Addr]*port{}, end: make(chan struct{})}
+	r := &relay{link: l, ports: map[netip.Addr]*tunnel{}, end: make(chan struct{})}
 	err := r.plug(bridge, addr(254))
 	for _, h := range n.Hosts {
 		if err == nil {
@@ -77,12 +77,12 @@ func (r *relay) plug(device string, a netip.Addr) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("make tunnel %s: %w", device, err), unix.Close(fd))
 	}
-	r.ports[a] = &port{os.NewFile(uintptr(fd), device), make(chan packet, inFlight)}
+	r.ports[a] = &tunnel{os.NewFile(uintptr(fd), device), make(chan packet, inFlight)}
 	return nil
 }
 
 // read takes what leaves a host, until close.
-func (r *relay) read(p *port) {
+func (r *relay) read(p *tunnel) {
 	b := make([]byte, mtu)
 	for {
 		n, err := p.tun.Read(b)
@@ -104,7 +104,7 @@ func (r *relay) read(p *port) {
 }
 
 // write hands on what is due: the delay is one for all, so their order stays.
-func (r *relay) write(p *port) {
+func (r *relay) write(p *tunnel) {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {

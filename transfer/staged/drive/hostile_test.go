@@ -139,25 +139,27 @@ func (b *between) serve(c net.Conn) {
 	}
 }
 
-// TestHostileSources: whatever a source's wire mover sends, the pull ends with an error that
-// names it, nothing reaches the engine's memory but chunks whose stamps are right, and every
-// chunk comes back at both ends.
-func TestHostileSources(t *testing.T) {
-	other := func(at int) func(head, body []byte) ([]byte, bool) { // the stamp there is of another offer
-		return func(head, body []byte) ([]byte, bool) {
-			at := at
-			if at < 0 {
-				at += len(body)
-			}
-			body[at+40]++
-			return append(head, body...), false
+// hostile is a way in which a source's wire mover may misbehave.
+type hostile struct {
+	by   *between
+	want error
+	says string
+}
+
+// reused has the stamp at a place of a chunk, from its end if negative, be another offer's.
+func reused(at int) *between {
+	return &between{answer: func(head, body []byte) ([]byte, bool) {
+		at := at
+		if at < 0 {
+			at += len(body)
 		}
-	}
-	for name, c := range map[string]struct {
-		by   *between
-		want error
-		says string
-	}{
+		body[at+40]++
+		return append(head, body...), false
+	}}
+}
+
+func hostiles() map[string]hostile {
+	return map[string]hostile{
 		"another version":  {&between{hello: func(b []byte) []byte { b[5]++; return b }}, transfer.ErrPeer, "run one release on both hosts"},
 		"TLS":              {&between{hello: func(b []byte) []byte { b[6] = 1; return b }}, transfer.ErrPeer, "set staging.transport alike"},
 		"no greeting":      {&between{hello: func([]byte) []byte { return []byte("HTTP/1.1 400 Bad Request\r\n\r\n") }}, transfer.ErrPeer, "bad frame"},
@@ -178,13 +180,20 @@ func TestHostileSources(t *testing.T) {
 		}}, transfer.ErrPeer, "offers no such chunk"},
 		"truncated":                      {&between{answer: func(head, body []byte) ([]byte, bool) { return append(head, body[:len(body)/2]...), true }}, transfer.ErrPeer, "EOF"},
 		"truncated head":                 {&between{answer: func(head, _ []byte) ([]byte, bool) { return head[:7], true }}, transfer.ErrPeer, "EOF"},
-		"a chunk reused before the read": {&between{answer: other(0)}, staged.ErrStamp, "head of chunk"},
-		"a chunk reused during the read": {&between{answer: other(-staged.StampBytes)}, staged.ErrStamp, "tail of chunk"},
+		"a chunk reused before the read": {reused(0), staged.ErrStamp, "head of chunk"},
+		"a chunk reused during the read": {reused(-staged.StampBytes), staged.ErrStamp, "tail of chunk"},
 		"noise": {&between{answer: func(head, body []byte) ([]byte, bool) {
 			clear(body)
 			return append(head, body...), false
 		}}, staged.ErrStamp, "head of chunk"},
-	} {
+	}
+}
+
+// TestHostileSources: whatever a source's wire mover sends, the pull ends with an error that
+// names it, nothing reaches the engine's memory but chunks whose stamps are right, and every
+// chunk comes back at both ends.
+func TestHostileSources(t *testing.T) {
+	for name, c := range hostiles() {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, 2)
 			c.by.stand(t, p)
