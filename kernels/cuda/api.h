@@ -99,13 +99,7 @@ enum {
 	X(cuMemcpyAsync, 4000, (cu_ptr, cu_ptr, size_t, void *)) \
 	X(cuMemcpy3DAsync, 3020, (const cu_copy3d *, void *)) \
 	X(cuMemsetD8Async, 3020, (cu_ptr, unsigned char, size_t, void *)) \
-	X(cuMemsetD2D8Async, 3020, (cu_ptr, size_t, unsigned char, size_t, size_t, void *)) \
-	X(cuGraphCreate, 10000, (void **, unsigned)) \
-	X(cuGraphAddMemcpyNode, 10000, (void **, void *, void *const *, size_t, const cu_copy3d *, void *)) \
-	X(cuGraphInstantiateWithFlags, 11040, (void **, void *, unsigned long long)) \
-	X(cuGraphLaunch, 10000, (void *, void *)) \
-	X(cuGraphDestroy, 10000, (void *)) \
-	X(cuGraphExecDestroy, 10000, (void *))
+	X(cuMemsetD2D8Async, 3020, (cu_ptr, size_t, unsigned char, size_t, size_t, void *))
 
 // Drivers from 12.8 on; the form changed in 13.0.
 typedef int (*cu_batch12)(cu_ptr *, cu_ptr *, size_t *, size_t, cu_batch_attr *, size_t *, size_t, size_t *, void *);

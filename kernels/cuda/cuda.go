@@ -120,17 +120,12 @@ func (o *Op) Bytes() int64 { return int64(o.Width * o.Height * o.Depth) }
 // Flat reports whether o is one contiguous copy.
 func (o *Op) Flat() bool { return o.Kind == Copy && o.Height == 1 && o.Depth == 1 }
 
-// Program is what a lane runs at once. Batched flat ops come first, then Graphed ones in
-// graphs of GraphOps with Branches that run side by side, then the rest by a call each.
+// Program is what a lane runs at once. Batched flat ops come first and go out in one call, on
+// the first stream; the rest go out in one call each.
 type Program struct {
-	Ops                []Op
-	Batched, Graphed   int
-	GraphOps, Branches int
+	Ops     []Op
+	Batched int
 }
 
-const (
-	// MaxStreams bounds the streams of a lane.
-	MaxStreams = 8
-	// MaxGraphs bounds the graphs of one program.
-	MaxGraphs = 64
-)
+// MaxStreams bounds the streams of a lane.
+const MaxStreams = 8

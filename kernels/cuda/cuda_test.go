@@ -151,7 +151,7 @@ func TestBatchForms(t *testing.T) {
 			for i := range uint64(4) {
 				p.Ops = append(p.Ops, Op{Src: src + i*1000, Dst: dst + i*1000, Width: 1000, Height: 1, Depth: 1})
 			}
-			if err := errors.Join(l.Submit(&p), l.Wait()); err != nil {
+			if err := errors.Join(l.Submit(&p), l.Wait(0)); err != nil {
 				t.Fatal(err)
 			}
 			got := make([]byte, 4096)
@@ -165,7 +165,7 @@ func TestBatchForms(t *testing.T) {
 	}
 }
 
-// everyKind is a program with batched ops, graphed ones, strided ones and zeroes, and what it
+// everyKind is a program with batched ops, strided ones and zeroes, and what it
 // makes of 1 MiB of 0xC5.
 func everyKind(src, dst uint64, in []byte) (p Program, want []byte) {
 	want = bytes.Repeat([]byte{0xC5}, 1<<20)
@@ -187,9 +187,9 @@ func everyKind(src, dst uint64, in []byte) (p Program, want []byte) {
 	for i := range uint64(3) {
 		add(Op{Src: i * 100, Dst: i * 64, Width: 64, Height: 1, Depth: 1})
 	}
-	p.Batched, p.Graphed, p.GraphOps, p.Branches = 3, 10, 4, 2
+	p.Batched = 3
 	for i := range uint64(10) {
-		add(Op{Src: 4096 + i*512, Dst: 8192 + i*2048, Width: 32, Height: 4, Depth: 3, SrcPitch: 48, DstPitch: 40, SrcRows: 5, DstRows: 8})
+		add(Op{Src: 4096 + i*512, Dst: 8192 + i*2048, Width: 32, Height: 4, Depth: 3, SrcPitch: 48, DstPitch: 40, SrcRows: 5, DstRows: 8, Stream: int32(i % 2)})
 	}
 	for i := range uint64(5) {
 		add(Op{Src: 1<<16 + i*4096, Dst: 1<<17 + i*8192, Width: 100, Height: 7, Depth: 1, SrcPitch: 128, DstPitch: 256, SrcRows: 7, DstRows: 7, Stream: int32(i % 2)})
@@ -206,7 +206,7 @@ func TestProgram(t *testing.T) {
 	src, dst := alloc(t, c, in), alloc(t, c, bytes.Repeat([]byte{0xC5}, 1<<20))
 	p, want := everyKind(src, dst, in)
 	l := lane(t, c, 2)
-	if err := errors.Join(l.Submit(&p), l.Wait()); err != nil {
+	if err := errors.Join(l.Submit(&p), l.Wait(0)); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))
@@ -216,7 +216,7 @@ func TestProgram(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Error("bytes differ")
 	}
-	if n := f.Counts(); n.Batches != 1 || n.Launches != 3 || n.Instantiated != 3 || n.Strided != 5 || n.Sets != 3 {
+	if n := f.Counts(); n.Batches != 1 || n.Batched != 3 || n.Strided != 15 || n.Sets != 3 {
 		t.Errorf("calls: %+v", n)
 	}
 }
@@ -235,7 +235,7 @@ func TestAsynchronous(t *testing.T) {
 		t.Fatalf("held: %t, %v", done, err)
 	}
 	release()
-	if err := l.Wait(); err != nil {
+	if err := l.Wait(0); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := l.Poll(); !done || err != nil {

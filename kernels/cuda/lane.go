@@ -27,7 +27,6 @@ var (
 	_ [unsafe.Sizeof(C.struct_cuda_op{}) - unsafe.Sizeof(Op{})]byte
 	_ [unsafe.Offsetof(Op{}.Stream) - unsafe.Offsetof(C.struct_cuda_op{}.stream)]byte
 	_ [MaxStreams - C.CUDA_STREAMS]byte
-	_ [MaxGraphs - C.CUDA_GRAPHS]byte
 )
 
 // Lane is some streams that run one program at a time. One goroutine uses it.
@@ -64,7 +63,7 @@ func (l *Lane) Submit(p *Program) error {
 		return err
 	}
 	c := C.struct_cuda_program{ops: (*C.struct_cuda_op)(unsafe.Pointer(&p.Ops[0])), n: C.int64_t(len(p.Ops)),
-		batched: C.int64_t(p.Batched), graphed: C.int64_t(p.Graphed), graph_ops: C.int32_t(p.GraphOps), branches: C.int32_t(p.Branches)}
+		batched: C.int64_t(p.Batched)}
 	var pin runtime.Pinner // c is Go's, and so is what it points to
 	pin.Pin(&p.Ops[0])
 	defer pin.Unpin()
@@ -76,13 +75,8 @@ func (l *Lane) Submit(p *Program) error {
 
 // check refuses programs that the C side would read beyond.
 func (p *Program) check(streams int) error {
-	graphs := 0
-	if p.Graphed > 0 && p.GraphOps > 0 {
-		graphs = (p.Graphed + p.GraphOps - 1) / p.GraphOps
-	}
-	if p.Batched < 0 || p.Graphed < 0 || p.Batched+p.Graphed > len(p.Ops) || graphs > MaxGraphs ||
-		p.Graphed > 0 && (p.GraphOps < 1 || p.Branches < 1) {
-		return fmt.Errorf("cuda: program of %d ops, %d batched, %d in graphs of %d", len(p.Ops), p.Batched, p.Graphed, p.GraphOps)
+	if p.Batched < 0 || p.Batched > len(p.Ops) {
+		return fmt.Errorf("cuda: program of %d ops, %d batched", len(p.Ops), p.Batched)
 	}
 	for i := range p.Ops {
 		if s := p.Ops[i].Stream; s < 0 || int(s) >= streams {
@@ -97,7 +91,7 @@ func (l *Lane) Poll() (bool, error) {
 	if l.lane.lost != 0 {
 		return false, fmt.Errorf("%w: a copy was started and cannot be followed", ErrLost)
 	}
-	if l.open == 0 && l.lane.live == 0 {
+	if l.open == 0 {
 		return true, nil
 	}
 	rc := C.cuda_poll(l.c.d.api, l.c.ctx, &l.lane, &l.open)
@@ -109,27 +103,31 @@ func (l *Lane) Poll() (bool, error) {
 }
 
 const (
-	// spin is how long a wait keeps its processor: about a small copy.
-	spin = 100 * time.Microsecond
-	// nap is the longest pause between two looks.
-	nap = 100 * time.Microsecond
+	// grain is what a pause can take, however short it is meant to be: a tick of a guest's clock.
+	grain = 2 * time.Millisecond
+	// spin is how long beyond what is expected a wait looks all the time.
+	spin = 5 * time.Millisecond
+	// nap is what a pause is meant to be.
+	nap = 50 * time.Microsecond
 )
 
-// Wait polls until everything that was submitted has ended. No ctx bounds it: the end of the
-// copies, or of the process, is the only proof that memory is quiet.
-func (l *Lane) Wait() error {
+// Wait polls until everything that was submitted has ended, which is expected to take about
+// as long as expect. It keeps its processor, except far from the expected end: a pause costs
+// more than most copies. No ctx bounds it: the end of the copies, or of the process, is the
+// only proof that memory is quiet.
+func (l *Lane) Wait(expect time.Duration) error {
 	began := time.Now()
-	for pause := 10 * time.Microsecond; ; {
+	for {
 		done, err := l.Poll()
 		if done || err != nil {
 			return err
 		}
-		if time.Since(began) < spin {
-			runtime.Gosched()
+		if at := time.Since(began); at < expect-grain || at > 2*expect+spin {
+			// Not time.Sleep, which an idle Go program rounds up to a millisecond.
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(nap)}, nil)
 			continue
 		}
-		time.Sleep(pause)
-		pause = min(2*pause, nap)
+		runtime.Gosched()
 	}
 }
 

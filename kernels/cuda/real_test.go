@@ -70,7 +70,7 @@ func TestRealProgram(t *testing.T) {
 	p, want := everyKind(src, dst, in)
 	l := lane(t, c, 2)
 	for range 3 {
-		if err := errors.Join(l.Submit(&p), l.Wait()); err != nil {
+		if err := errors.Join(l.Submit(&p), l.Wait(0)); err != nil {
 			t.Fatal(err)
 		}
 	}

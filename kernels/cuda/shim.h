@@ -70,26 +70,23 @@ struct cuda_op {
 };
 
 // A lane is some streams, each with the event that follows what was submitted last.
-enum { CUDA_STREAMS = 8, CUDA_GRAPHS = 64 };
+enum { CUDA_STREAMS = 8 };
 struct cuda_lane {
 	uint64_t streams[CUDA_STREAMS], events[CUDA_STREAMS];
-	uint64_t graphs[CUDA_GRAPHS]; // of the program under way
-	int32_t n, live;              // streams; used entries of graphs
-	int32_t lost, pad;            // a copy was started whose end nothing will tell
+	int32_t n;    // streams
+	int32_t lost; // a copy was started whose end nothing will tell
 };
 int32_t cuda_lane_make(const struct cuda_api *a, uint64_t ctx, int32_t n, struct cuda_lane *l);
 int32_t cuda_lane_free(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l);
 
-// A program: batched ops, each flat, come first, then graphed ones, then the rest. A graph
-// takes graph_ops ops in branches that run side by side.
+// A program: batched ops, each flat, come first and go out in one call, the rest in one each.
 struct cuda_program {
 	const struct cuda_op *ops;
-	int64_t n, batched, graphed;
-	int32_t graph_ops, branches;
+	int64_t n, batched;
 };
 // cuda_submit starts p. After a failure what was started before it goes on, and started says
 // which events have to be waited for: bit i for stream i.
 int32_t cuda_submit(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, const struct cuda_program *p, uint32_t *started);
-// cuda_poll takes the bits of what has ended out of *open, and frees the graphs with the last.
+// cuda_poll takes the bits of what has ended out of *open.
 int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, uint32_t *open);
 #endif

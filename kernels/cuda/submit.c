@@ -36,18 +36,9 @@ int32_t cuda_lane_make(const struct cuda_api *a, uint64_t ctx, int32_t n, struct
 	return rc;
 }
 
-static int free_graphs(const struct cuda_api *a, struct cuda_lane *l) {
-	int first = 0;
-	while (l->live > 0) {
-		int rc = a->cuGraphExecDestroy(P(l->graphs[--l->live]));
-		if (rc && !first) first = rc;
-	}
-	return first;
-}
-
 int32_t cuda_lane_free(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l) {
 	IN(ctx);
-	int first = free_graphs(a, l);
+	int first = 0;
 	for (int i = 0; i < l->n; i++) {
 		int rc = a->cuEventDestroy(P(l->events[i]));
 		if (rc && !first) first = rc;
@@ -111,55 +102,13 @@ static int batch(const struct cuda_api *a, const struct cuda_op *ops, size_t n, 
 	return rc;
 }
 
-// graph runs n ops as one launch: node i follows node i - branches.
-static int graph(const struct cuda_api *a, void *ctx, const struct cuda_op *ops, size_t n, size_t branches, void *stream, uint64_t *exec) {
-	void *g = NULL, *x = NULL;
-	int rc = a->cuGraphCreate(&g, 0);
-	if (rc) return rc;
-	void **nodes = malloc(n * sizeof *nodes);
-	if (!nodes) rc = 2;
-	for (size_t i = 0; !rc && i < n; i++) {
-		cu_copy3d c;
-		params(&ops[i], &c);
-		rc = a->cuGraphAddMemcpyNode(&nodes[i], g, i < branches ? NULL : &nodes[i - branches], i >= branches, &c, ctx);
-	}
-	if (!rc) rc = a->cuGraphInstantiateWithFlags(&x, g, 0);
-	if (!rc) rc = a->cuGraphLaunch(x, stream);
-	free(nodes);
-	a->cuGraphDestroy(g);
-	if (rc && x) {
-		a->cuGraphExecDestroy(x);
-		x = NULL;
-	}
-	*exec = N(x);
-	return rc;
-}
-
-static int graphs(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, const struct cuda_program *p, const struct cuda_op *ops, uint32_t *started) {
-	size_t each = (size_t)p->graph_ops, k = 0;
-	for (size_t i = 0; i < (size_t)p->graphed; i += each, k++) {
-		if (l->live == CUDA_GRAPHS) return CU_INVALID_VALUE;
-		size_t n = (size_t)p->graphed - i < each ? (size_t)p->graphed - i : each;
-		int s = (int)(k % (size_t)l->n);
-		*started |= 1u << s;
-		int rc = graph(a, P(ctx), ops + i, n, (size_t)p->branches, P(l->streams[s]), &l->graphs[l->live]);
-		if (rc) return rc;
-		l->live++;
-	}
-	return 0;
-}
-
-static int ops(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, const struct cuda_program *p, uint32_t *started) {
+static int ops(const struct cuda_api *a, struct cuda_lane *l, const struct cuda_program *p, uint32_t *started) {
 	const struct cuda_op *o = p->ops, *end = p->ops + p->n;
 	int rc = 0;
 	if (p->batched > 0) {
 		*started |= 1;
 		rc = batch(a, o, (size_t)p->batched, P(l->streams[0]));
 		o += p->batched;
-	}
-	if (!rc && p->graphed > 0) {
-		rc = graphs(a, ctx, l, p, o, started);
-		o += p->graphed;
 	}
 	for (; !rc && o < end; o++) {
 		*started |= 1u << o->stream;
@@ -171,7 +120,7 @@ static int ops(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, cons
 int32_t cuda_submit(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, const struct cuda_program *p, uint32_t *started) {
 	*started = 0;
 	IN(ctx);
-	int rc = ops(a, ctx, l, p, started);
+	int rc = ops(a, l, p, started);
 	for (int i = 0; i < l->n; i++) { // also after a failure: what began has to be seen to end
 		if (!(*started >> i & 1)) continue;
 		int e = a->cuEventRecord(P(l->events[i]), P(l->streams[i]));
@@ -192,5 +141,5 @@ int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, u
 		if (rc) return rc;
 		*open &= ~(1u << i);
 	}
-	return *open ? 0 : free_graphs(a, l);
+	return 0;
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/batonkv/baton/kernels/cuda"
 	"github.com/batonkv/baton/kernels/rows/plain"
@@ -19,7 +20,7 @@ import (
 type Config struct {
 	// Lanes is how many Copy calls run at once; others wait for one of them. 0: 4.
 	Lanes int
-	// Streams is how many streams a Copy uses. 0: 4.
+	// Streams is how many streams each of a Copy's two windows uses. 0: 1: more gain nothing.
 	Streams int
 	// BatchFrom is how many flat copies of one job make the driver's batch pay. 0: 8.
 	// Negative: never.
@@ -27,11 +28,6 @@ type Config struct {
 	// FlattenRows is up to how many rows a strided copy has to become flat copies of a batch.
 	// 0: 4. Negative: never.
 	FlattenRows int
-	// GraphFrom is how many strided copies of one job make graphs pay. 0: 8. Negative: never.
-	GraphFrom int
-	// GraphOps is how many copies a graph holds, and Branches how many of them run side by
-	// side. 0: 32 and 2.
-	GraphOps, Branches int
 }
 
 func (c Config) withDefaults() Config {
@@ -41,12 +37,9 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	def(&c.Lanes, 4)
-	def(&c.Streams, 4)
+	def(&c.Streams, 1)
 	def(&c.BatchFrom, 8)
-	def(&c.GraphFrom, 8)
 	def(&c.FlattenRows, 4)
-	def(&c.GraphOps, 32)
-	def(&c.Branches, 2)
 	return c
 }
 
@@ -57,36 +50,35 @@ func (c Config) Check() error {
 		return fmt.Errorf("dma: lanes: %d: want 1 to 64", c.Lanes)
 	case d.Streams < 1 || d.Streams > cuda.MaxStreams:
 		return fmt.Errorf("dma: streams: %d: want 1 to %d", c.Streams, cuda.MaxStreams)
-	case d.GraphOps < 1 || d.GraphOps > 1024:
-		return fmt.Errorf("dma: ops of a graph: %d: want 1 to 1024", c.GraphOps)
-	case d.Branches < 1 || d.Branches > d.GraphOps:
-		return fmt.Errorf("dma: branches of a graph: %d: want 1 to %d", c.Branches, d.GraphOps)
 	}
 	return nil
 }
 
 const (
-	// windowBytes is how much a Copy starts before it looks whether it was cancelled: some
-	// milliseconds' work.
-	windowBytes = 1 << 30
+	// windowBytes is how much a Copy starts at once. Two windows are under way, so that the
+	// next one is built while one is copied, and a Cancel waits for milliseconds at most.
+	windowBytes = 512 << 20
 	// windowOps bounds the copies of a window, which are built in one call into C.
-	windowOps = 4096
+	windowOps = 1024
 )
+
+// pair is what one Copy runs on: its windows take turns.
+type pair [2]*cuda.Lane
 
 // Counts say what a Copier has done.
 type Counts struct {
-	Jobs, Calls, Batched, Graphs int64 // Calls: ops that were submitted one by one
+	Jobs, Calls, Batched int64 // Calls: ops that were submitted one by one
 }
 
 // Copier implements transfer.Copier with the copy engines of one GPU. Its owner calls Close.
 type Copier struct {
 	cfg   Config
 	batch bool
-	lanes chan *cuda.Lane
+	lanes chan pair
 	all   []*cuda.Lane
 	work  sync.Pool // *work
 
-	jobs, calls, batched, graphs atomic.Int64
+	jobs, calls, batched atomic.Int64
 }
 
 // work is what a Copy needs beside a lane; it is recycled.
@@ -102,15 +94,19 @@ func New(ctx *cuda.Context, cfg Config) (*Copier, error) {
 		return nil, err
 	}
 	c := &Copier{cfg: cfg.withDefaults(), batch: ctx.Driver().Batches()}
-	c.lanes = make(chan *cuda.Lane, c.cfg.Lanes)
+	c.lanes = make(chan pair, c.cfg.Lanes)
 	c.work.New = func() any { return new(work) }
 	for range c.cfg.Lanes {
-		l, err := ctx.Lane(c.cfg.Streams)
-		if err != nil {
-			return nil, errors.Join(err, c.Close())
+		var p pair
+		for i := range p {
+			l, err := ctx.Lane(c.cfg.Streams)
+			if err != nil {
+				return nil, errors.Join(err, c.Close())
+			}
+			c.all = append(c.all, l)
+			p[i] = l
 		}
-		c.all = append(c.all, l)
-		c.lanes <- l
+		c.lanes <- p
 	}
 	return c, nil
 }
@@ -127,7 +123,7 @@ func (c *Copier) Close() error {
 
 // Counts are what was done until then.
 func (c *Copier) Counts() Counts {
-	return Counts{c.jobs.Load(), c.calls.Load(), c.batched.Load(), c.graphs.Load()}
+	return Counts{c.jobs.Load(), c.calls.Load(), c.batched.Load()}
 }
 
 // Fits implements transfer.Copier: copy engines convert nothing.
@@ -160,7 +156,7 @@ func (c *Copier) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Bu
 	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= c.cfg.BatchFrom {
 		w.flatten(uint64(max(c.cfg.FlattenRows, 0)))
 	}
-	var l *cuda.Lane
+	var l pair
 	select {
 	case l = <-c.lanes:
 		defer func() { c.lanes <- l }()
@@ -195,28 +191,76 @@ func canceled(ctx context.Context, done int64) error {
 	return fmt.Errorf("%w: after %d bytes: %w", transfer.ErrCanceled, done, context.Cause(ctx))
 }
 
-// run submits window after window.
-func (c *Copier) run(ctx context.Context, l *cuda.Lane, w *work) (done int64, err error) {
-	for next := w.ops; len(next) > 0; {
-		if ctx.Err() != nil {
-			return done, canceled(ctx, done)
+// run submits window after window, two of them at a time, and waits for all that began.
+func (c *Copier) run(ctx context.Context, l pair, w *work) (int64, error) {
+	var done int64
+	var open [2]int64 // bytes under way
+	var first error
+	settle := func(i int) {
+		if open[i] == 0 {
+			return
+		}
+		if err := l[i].Wait(Expect(open[i])); err != nil {
+			first = errors.Join(first, fmt.Errorf("%w: %w", transfer.ErrLost, err))
+		} else {
+			done += open[i]
+		}
+		open[i] = 0
+	}
+	k := 0
+	for next := w.ops; len(next) > 0 && first == nil; k++ {
+		i := k % 2
+		if settle(i); first != nil || ctx.Err() != nil {
+			break
 		}
 		n, bytes := window(next)
 		p := c.arrange(w, next[:n])
-		err := l.Submit(&p)
-		switch e := l.Wait(); {
-		case e != nil:
-			return done, fmt.Errorf("%w: %w", transfer.ErrLost, e)
-		case errors.Is(err, cuda.ErrLost):
-			return done, fmt.Errorf("%w: %w", transfer.ErrLost, err)
-		case err != nil:
-			return done, fmt.Errorf("%w: %w", transfer.ErrMemory, err)
+		if err := l[i].Submit(&p); err != nil {
+			first = failed(err)
 		}
-		done += bytes
+		open[i] = bytes
 		next = next[n:]
+		if len(next) == 0 {
+			k++
+			break
+		}
+	}
+	refused := first
+	settle(k % 2) // the older of the two first
+	settle((k + 1) % 2)
+	switch {
+	case first != nil:
+		if refused != nil { // what the refused window wrote is not known
+			done = 0
+		}
+		return done, first
+	case ctx.Err() != nil && done < sum(w.ops):
+		return done, canceled(ctx, done)
 	}
 	return done, nil
 }
+
+// failed is why a window was not submitted.
+func failed(err error) error {
+	if errors.Is(err, cuda.ErrLost) {
+		return fmt.Errorf("%w: %w", transfer.ErrLost, err)
+	}
+	return fmt.Errorf("%w: %w", transfer.ErrMemory, err)
+}
+
+func sum(ops []cuda.Op) (n int64) {
+	for i := range ops {
+		n += ops[i].Bytes()
+	}
+	return n
+}
+
+// Expect is about how long a copy of n bytes between two GPUs takes at best.
+func Expect(n int64) time.Duration { return time.Duration(n / bytesPerNano) }
+
+// bytesPerNano is a little more than the fastest links of today carry, so that a wait looks
+// too early rather than too late.
+const bytesPerNano = 420
 
 // window is how many of ops are started at once, and their bytes.
 func window(ops []cuda.Op) (n int, bytes int64) {
@@ -229,52 +273,33 @@ func window(ops []cuda.Op) (n int, bytes int64) {
 
 // arrange picks how each of ops is submitted, by their shapes and number.
 func (c *Copier) arrange(w *work, ops []cuda.Op) cuda.Program {
-	flat, strided := 0, 0
+	flat := 0
 	for i := range ops {
-		switch {
-		case ops[i].Flat():
+		if ops[i].Flat() {
 			flat++
-		case ops[i].Kind == cuda.Copy:
-			strided++
 		}
 	}
-	p := cuda.Program{Ops: ops, GraphOps: c.cfg.GraphOps, Branches: c.cfg.Branches}
+	p := cuda.Program{Ops: ops}
 	if c.batch && c.cfg.BatchFrom > 0 && flat >= c.cfg.BatchFrom {
 		p.Batched = flat
+		if flat < len(ops) {
+			p.Ops = w.order(ops)
+		}
 	}
-	if c.cfg.GraphFrom > 0 && strided >= c.cfg.GraphFrom {
-		p.Graphed = strided
-		p.GraphOps = max(p.GraphOps, (strided+cuda.MaxGraphs-1)/cuda.MaxGraphs)
+	for i := range p.Ops[p.Batched:] {
+		p.Ops[p.Batched+i].Stream = int32(i % c.cfg.Streams)
 	}
-	if p.Batched+p.Graphed > 0 && p.Batched+p.Graphed < len(ops) || p.Batched > 0 && p.Graphed > 0 {
-		p.Ops = w.order(ops, p.Batched > 0, p.Graphed > 0)
-	}
-	for i := range p.Ops[p.Batched+p.Graphed:] {
-		p.Ops[p.Batched+p.Graphed+i].Stream = int32(i % c.cfg.Streams)
-	}
-	c.calls.Add(int64(len(ops) - p.Batched - p.Graphed))
+	c.calls.Add(int64(len(ops) - p.Batched))
 	c.batched.Add(int64(p.Batched))
-	if p.Graphed > 0 {
-		c.graphs.Add(int64((p.Graphed + p.GraphOps - 1) / p.GraphOps))
-	}
 	return p
 }
 
-// order puts batched ops first, graphed ones behind them, and the rest last.
-func (w *work) order(ops []cuda.Op, batched, graphed bool) []cuda.Op {
-	class := func(o *cuda.Op) int {
-		switch {
-		case batched && o.Flat():
-			return 0
-		case graphed && o.Kind == cuda.Copy && !o.Flat():
-			return 1
-		}
-		return 2
-	}
+// order puts flat ops first.
+func (w *work) order(ops []cuda.Op) []cuda.Op {
 	w.sort = w.sort[:0]
-	for k := range 3 {
+	for _, flat := range []bool{true, false} {
 		for i := range ops {
-			if class(&ops[i]) == k {
+			if ops[i].Flat() == flat {
 				w.sort = append(w.sort, ops[i])
 			}
 		}

@@ -31,8 +31,9 @@ type Config struct {
 	// this process proves its memory quiet, and Lost should bring that about. nil: nobody.
 	Lost func(error)
 	// Inline copies a pull of at most this many bytes in the call of Pull itself while
-	// no other is open: waking a worker costs as much as 100 KiB. 0: never.
-	Inline int64
+	// no other is open: waking a worker costs as much as 100 KiB. InlineGPU is the same
+	// for GPU memory. 0: never.
+	Inline, InlineGPU int64
 }
 
 // Device maps memory of GPUs and executes nests between what it mapped.
@@ -65,8 +66,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("direct: workers: %d: want 1 to 256", d.Workers)
 	case d.MaxOpen < 1 || d.MaxOpen > 1<<20:
 		return fmt.Errorf("direct: max open: %d: want 1 to %d", d.MaxOpen, 1<<20)
-	case d.Inline < 0:
-		return fmt.Errorf("direct: inline: %d bytes: want 0 (never) or more", d.Inline)
+	case d.Inline < 0 || d.InlineGPU < 0:
+		return fmt.Errorf("direct: inline: %d and %d bytes: want 0 (never) or more", d.Inline, d.InlineGPU)
 	}
 	return nil
 }
@@ -76,7 +77,7 @@ type Backend struct {
 	copier transfer.Copier
 	device Device // nil: none
 	lost   func(error)
-	inline int64
+	inline [2]int64     // of host memory and of GPU memory
 	queue  chan *ticket // as long as tickets may be open, so a send never waits
 	drain  chan struct{}
 	wg     sync.WaitGroup // workers
@@ -102,7 +103,7 @@ func New(cfg Config) (*Backend, error) {
 		copier:  cfg.Copier,
 		device:  cfg.Device,
 		lost:    cfg.Lost,
-		inline:  cfg.Inline,
+		inline:  [2]int64{cfg.Inline, cfg.InlineGPU},
 		queue:   make(chan *ticket, cfg.MaxOpen),
 		drain:   make(chan struct{}),
 		regions: map[transfer.RegionID]*region{},
@@ -174,6 +175,9 @@ func (b *Backend) Open(ctx context.Context, p transfer.Peer) (transfer.Link, err
 			l.bufs = append(l.bufs, transfer.Mapped{})
 		}
 		l.bufs[id] = got.Mapped
+		if got.GPU {
+			l.gpu = 1
+		}
 	}
 	if err == nil {
 		err = ctx.Err()

@@ -16,6 +16,7 @@ type Link struct {
 	peer transfer.PeerID
 	bufs transfer.Buffers // read-only
 	maps []mapping
+	gpu  int // 1: some buffer is a GPU's
 
 	// Under b.mu.
 	open int // tickets
@@ -112,7 +113,7 @@ func (l *Link) submit(ns *[]lower.Nest, size int64, settled func(int64, error)) 
 		}
 	}
 	k.dst = b.bufs
-	now = b.open == 0 && size <= b.inline
+	now = b.open == 0 && size <= b.inline[l.gpu]
 	b.open++
 	l.open++
 	if !now {

@@ -29,14 +29,17 @@ type large struct {
 
 func setLarge(t *testing.T, b *bench, m *Mover, size int64) *large {
 	t.Helper()
-	x := &large{m: m, dst: b.alloc(1)(t, size), j: lower.Job{Tokens: layout.Span{Hi: 64 * 16}}}
+	x := &large{m: m, j: lower.Job{Tokens: layout.Span{Hi: 64 * 16}}}
 	for i := range int32(64) {
 		x.j.SrcBlocks, x.j.DstBlocks = append(x.j.SrcBlocks, i), append(x.j.DstBlocks, 63-i)
 	}
+	for i := range x.src { // before the destination: this process works in the context of GPU 0
+		x.src[i] = b.alloc(0)(t, size)
+	}
+	x.dst = b.alloc(1)(t, size)
 	_, err := m.Register(t.Context(), 0, x.dst.Memory())
 	must(t, err)
 	for i := range x.src {
-		x.src[i] = b.alloc(0)(t, size)
 		for k := range x.src[i].Bytes {
 			x.src[i].Bytes[k] = byte(k*7 + k>>11 + i*93)
 		}

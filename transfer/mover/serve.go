@@ -52,15 +52,18 @@ func lost(err error) {
 	os.Exit(1)
 }
 
-// inlineBytes keeps the next message waiting for some 50 microseconds at most.
-const inlineBytes = 256 << 10
+// What is copied inline keeps the next message waiting for some 50 microseconds at most.
+const (
+	inlineBytes = 256 << 10
+	inlineGPU   = 16 << 20
+)
 
 // server is the mover's half of one socket pair.
 type server struct {
 	voice
 	host
-	local  bool  // in one process with the sidecar, so that Local memory means something
-	inline int64 // bytes up to which the reading goroutine copies by itself
+	local             bool  // in one process with the sidecar, so that Local memory means something
+	inline, inlineGPU int64 // bytes up to which the reading goroutine copies by itself
 
 	// Used by the reading goroutine alone.
 	b       *direct.Backend // made by the first frame
@@ -89,7 +92,7 @@ func serve(conn *net.UnixConn, h host, local bool, stop, orphaned <-chan struct{
 	s := &server{voice: voice{conn: conn}, host: h, local: local, links: map[uint32]*served{},
 		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{}}
 	if !local { // tests hold copies, and expect other requests to be answered meanwhile
-		s.inline = inlineBytes
+		s.inline, s.inlineGPU = inlineBytes, inlineGPU
 	}
 	return s.attend(stop, orphaned, func() error {
 		err := s.loop()
@@ -205,7 +208,7 @@ func (s *server) configure(f *frame) error {
 	if err != nil {
 		return err
 	}
-	s.b, err = direct.New(direct.Config{Copier: s.copier, Device: s.device, Lost: s.lost, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline})
+	s.b, err = direct.New(direct.Config{Copier: s.copier, Device: s.device, Lost: s.lost, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline, InlineGPU: s.inlineGPU})
 	return err
 }
 

@@ -24,17 +24,22 @@ type shape struct {
 	blockTokens  int32
 	tokens       int32
 	scattered    bool
-	kind         transfer.Kind
+	kinds        [2]transfer.Kind // of the source's and the destination's memory
 }
+
+var (
+	handles     = [2]transfer.Kind{transfer.CUDA, transfer.CUDA}
+	descriptors = [2]transfer.Kind{transfer.CUDAFD, transfer.CUDAFD}
+)
 
 // llama70B is one rank pair of TP4 to TP8: rows of 256 B out of 512 B.
 func llama70B(tokens int32, scattered bool) shape {
-	return shape{heads: 8, srcTP: 4, dstTP: 8, order: parallel.Planes, blockTokens: 64, tokens: tokens, scattered: scattered, kind: transfer.CUDA}
+	return shape{heads: 8, srcTP: 4, dstTP: 8, order: parallel.Planes, blockTokens: 64, tokens: tokens, scattered: scattered, kinds: handles}
 }
 
 // fragments are tensors a layer, equal on both sides: contiguous pieces of a block and layer.
 func fragments(heads, blockTokens, tokens int32) shape {
-	return shape{heads: heads, srcTP: 1, dstTP: 1, order: parallel.LayerPlanes, blockTokens: blockTokens, tokens: tokens, scattered: true, kind: transfer.CUDA}
+	return shape{heads: heads, srcTP: 1, dstTP: 1, order: parallel.LayerPlanes, blockTokens: blockTokens, tokens: tokens, scattered: true, kinds: handles}
 }
 
 // scene is a shape in memory, ready to be pulled.
@@ -76,7 +81,7 @@ func (r *rig) set(ctx context.Context, b transfer.Backend, x shape) (s *scene, e
 		return s, err
 	}
 	peer := transfer.Peer{ID: "bench/0@1", Regions: map[transfer.RegionID]transfer.Memory{}}
-	err = r.allocate(s, 1, d, x.dstTP, mem, x.kind, func(id transfer.RegionID, m transfer.Memory) error {
+	err = r.allocate(s, 1, d, x.dstTP, mem, x.kinds[1], func(id transfer.RegionID, m transfer.Memory) error {
 		g, err := b.Register(ctx, id, m)
 		if err == nil {
 			s.undo = append(s.undo, g.Close)
@@ -86,7 +91,7 @@ func (r *rig) set(ctx context.Context, b transfer.Backend, x shape) (s *scene, e
 	if err != nil {
 		return s, err
 	}
-	err = r.allocate(s, 0, d, x.srcTP, mem, x.kind, func(id transfer.RegionID, m transfer.Memory) error {
+	err = r.allocate(s, 0, d, x.srcTP, mem, x.kinds[0], func(id transfer.RegionID, m transfer.Memory) error {
 		peer.Regions[id] = m
 		return nil
 	})
@@ -138,41 +143,59 @@ func (s *scene) pull(ctx context.Context) (float64, error) {
 	})
 }
 
-// measure lets pulls of x over b and flat copies take turns. Samples are GB/s or ratios.
+// measure lets pulls of x over b and flat copies take turns.
 func (r *rig) measure(ctx context.Context, b transfer.Backend, x shape, res bench.Result) (_ bench.Result, err error) {
+	return r.measureBy(ctx, b, x, res, func(ctx context.Context, s *scene) (float64, error) { return s.pull(ctx) })
+}
+
+// measureBy is measure with another way to move a scene's bytes. What counts is a copy that
+// follows one of its kind; the copy that follows one of the other kind, with what the GPU
+// remembers of other pages and of another process, is told in the note.
+func (r *rig) measureBy(ctx context.Context, b transfer.Backend, x shape, res bench.Result, pull func(context.Context, *scene) (float64, error)) (_ bench.Result, err error) {
 	s, err := r.set(ctx, b, x)
 	if err != nil {
 		return res, err
 	}
 	defer s.close(&err)
 	res.BaseUnit = "GB/s"
-	for i := range r.o.Rounds + 2 {
-		flat, err := r.memcpy()
-		if err != nil {
-			return res, err
+	var cold []float64
+	for i := range r.o.Rounds + 1 {
+		var took, flat [2]float64
+		for k := range 2 {
+			if flat[k], err = r.memcpy(); err != nil {
+				return res, err
+			}
 		}
-		took, err := s.pull(ctx)
-		if err != nil {
-			return res, err
+		for k := range 2 {
+			if took[k], err = pull(ctx, s); err != nil {
+				return res, err
+			}
 		}
-		if i < 2 {
-			continue // the first ones pay for mappings and templates
+		if i == 0 {
+			continue // the first pays for mappings and templates
 		}
-		base, rate := float64(r.flat)/flat/1e9, float64(s.bytes)/took/1e9
+		base := float64(r.flat) / flat[1] / 1e9
 		res.Baseline = append(res.Baseline, base)
-		switch res.Unit {
-		case "GB/s":
-			res.Samples = append(res.Samples, rate)
-		case "us":
-			res.Samples = append(res.Samples, took*1e6)
-		default:
-			res.Samples = append(res.Samples, rate/base)
-		}
+		res.Samples = append(res.Samples, in(res.Unit, s.bytes, took[1], base))
+		cold = append(cold, in(res.Unit, s.bytes, took[0], base))
 	}
 	if res.What != "" {
 		res.What += ", "
 	}
 	res.What += fmt.Sprintf("%.1f MiB", float64(s.bytes)/(1<<20))
+	res.Note = fmt.Sprintf("%.2f after a flat copy", bench.Median(cold))
 	res.Value = bench.Median(res.Samples)
 	return res, ctx.Err()
+}
+
+// in is n bytes in some seconds in a unit, or as a ratio to base GB/s.
+func in(unit string, n int64, seconds, base float64) float64 {
+	rate := float64(n) / seconds / 1e9
+	switch unit {
+	case "GB/s":
+		return rate
+	case "us":
+		return seconds * 1e6
+	}
+	return rate / base
 }

@@ -24,18 +24,22 @@ func lines(variants bool) []row {
 		tokens int32
 		target float64
 	}{{8192, 0.96}, {1024, 0.85}, {256, 0.65}} {
-		out = append(out, pulled(fmt.Sprintf("gpu/consecutive-%d", c.tokens),
+		out = append(out, copied(fmt.Sprintf("gpu/consecutive-%d", c.tokens),
 			fmt.Sprintf("llama-70b TP4 to TP8, %d tokens of consecutive blocks", c.tokens), llama70B(c.tokens, false), ratio, c.target))
 	}
 	fds := llama70B(8192, false)
-	fds.kind = transfer.CUDAFD
+	fds.kinds = descriptors
 	out = append(out,
-		pulled("gpu/consecutive-8192-descriptors", "the same over descriptors of physical allocations", fds, ratio, 0.96),
-		pulled("gpu/scattered-8192", "llama-70b TP4 to TP8, 8192 tokens in scattered 64-token blocks", llama70B(8192, true), "GB/s", 260),
-		pulled("gpu/scattered-1024", "the same, 1024 tokens", llama70B(1024, true), "GB/s", 0),
-		pulled("gpu/fragments-16k", "a tensor a layer, scattered fragments of 16 KiB", fragments(4, 16, 2048), "GB/s", 20),
-		pulled("gpu/fragments-128k", "a tensor a layer, scattered fragments of 128 KiB", fragments(8, 64, 4096), "GB/s", 110),
-		pulled("gpu/one-block", "one block of 64 tokens, from Pull to Done, the mover's process included", llama70B(64, false), "us", 60),
+		copied("gpu/consecutive-8192-descriptors", "the same over descriptors of physical allocations, 8192 tokens", fds, ratio, 0.96),
+		copied("gpu/scattered-8192", "llama-70b TP4 to TP8, 8192 tokens in scattered 64-token blocks", llama70B(8192, true), "GB/s", 260),
+		copied("gpu/scattered-1024", "the same, 1024 tokens", llama70B(1024, true), "GB/s", 0),
+		copied("gpu/fragments-16k", "a tensor a layer, scattered fragments of 16 KiB", fragments(4, 16, 2048), "GB/s", 20),
+		copied("gpu/fragments-128k", "a tensor a layer, scattered fragments of 128 KiB", fragments(8, 64, 4096), "GB/s", 110),
+		copied("gpu/one-block", "one block of 64 tokens, by the copier alone", llama70B(64, false), "us", 0),
+		pulled("gpu/pull-one-block", "the same from Pull to Done, the mover's process included", llama70B(64, false), "us", 60),
+		pulled("gpu/pull-consecutive-8192", "consecutive blocks from Pull to Done by the mover", llama70B(8192, false), ratio, 0),
+		pulled("gpu/pull-consecutive-1024", "the same", llama70B(1024, false), ratio, 0),
+		pulled("gpu/pull-scattered-8192", "scattered blocks from Pull to Done by the mover", llama70B(8192, true), "GB/s", 0),
 		row{"gpu/stand-ins", standIns},
 	)
 	if variants {
@@ -70,6 +74,23 @@ func pulled(name, what string, x shape, unit string, target float64) row {
 	})
 }
 
+// copied is a row of the copier alone.
+func copied(name, what string, x shape, unit string, target float64) row {
+	return one(name, what, x, unit, target, func(ctx context.Context, r *rig, x shape, res bench.Result) (bench.Result, error) {
+		res, c, err := r.engine(ctx, dma.Config{}, x, res)
+		if err == nil {
+			res.Note += "; " + made(c, r.o.Rounds)
+		}
+		return res, err
+	})
+}
+
+// made says what a copier does for one job.
+func made(c dma.Counts, rounds int) string {
+	n := int64(2 * (rounds + 1))
+	return fmt.Sprintf("%d calls, %d batched", c.Calls/n, c.Batched/n)
+}
+
 func flat(_ context.Context, r *rig, _ shape, res bench.Result) (bench.Result, error) {
 	res.What = fmt.Sprintf("one flat copy of %d MiB between the GPUs, within one process", r.flat>>20)
 	for i := range r.o.Rounds + 1 {
@@ -96,7 +117,7 @@ func standIns(ctx context.Context, r *rig) (out []bench.Result, err error) {
 		res := bench.Result{Name: fmt.Sprintf("gpu/calls-of-%d", size), Unit: "GB/s", Met: true,
 			What: fmt.Sprintf("a call for each of %d descriptors of %d bytes", n, size)}
 		for range min(r.o.Rounds, 7) {
-			took, err := timed(func() error { return errors.Join(r.lane.Submit(&p), r.lane.Wait()) })
+			took, err := timed(func() error { return errors.Join(r.lane.Submit(&p), r.lane.Wait(0)) })
 			if err != nil {
 				return out, err
 			}
@@ -114,31 +135,33 @@ func variantsOf(ctx context.Context, r *rig) (out []bench.Result, err error) {
 		if err != nil || ctx.Err() != nil {
 			return
 		}
-		b, d, e := r.inProcess(cfg)
+		res, c, e := r.engine(ctx, cfg, x, bench.Result{Name: "gpu/variant/" + name, Unit: "GB/s", Met: true})
 		if e == nil {
-			var res bench.Result
-			res, e = r.measure(ctx, b, x, bench.Result{Name: "gpu/variant/" + name, Unit: "GB/s", Met: true})
-			if e == nil {
-				c := d.Counts()
-				res.Note = fmt.Sprintf("%d calls, %d batched, %d graphs a pull", c.Calls/c.Jobs, c.Batched/c.Jobs, c.Graphs/c.Jobs)
-				out = append(out, res)
-			}
-			e = errors.Join(e, b.Close(ctx), d.Close())
+			res.Note += "; " + made(c, r.o.Rounds)
+			out = append(out, res)
 		}
 		if e != nil {
 			err = fmt.Errorf("%s: %w", name, e)
 		}
 	}
-	scattered := llama70B(8192, true)
-	for _, streams := range []int{1, 2, 4, 8} {
-		try(fmt.Sprintf("scattered/calls-%d-streams", streams), scattered, dma.Config{Streams: streams, GraphFrom: -1})
-	}
-	for _, streams := range []int{1, 2, 4} {
-		for _, ops := range []int{16, 32, 64, 128} {
-			for _, branches := range []int{1, 2, 4, 8} {
-				try(fmt.Sprintf("scattered/graphs-of-%d-branches-%d-streams-%d", ops, branches, streams), scattered,
-					dma.Config{Streams: streams, GraphOps: ops, Branches: branches})
-			}
+	for _, mix := range []struct {
+		name  string
+		kinds [2]transfer.Kind
+	}{
+		{"handles", handles},
+		{"descriptors", descriptors},
+		{"from-handles-to-descriptors", [2]transfer.Kind{transfer.CUDA, transfer.CUDAFD}},
+		{"from-descriptors-to-handles", [2]transfer.Kind{transfer.CUDAFD, transfer.CUDA}},
+	} {
+		for _, tokens := range []int32{256, 1024, 8192} {
+			x := llama70B(tokens, false)
+			x.kinds = mix.kinds
+			try(fmt.Sprintf("consecutive-%d/%s", tokens, mix.name), x, dma.Config{})
+		}
+		x := llama70B(8192, true)
+		x.kinds = mix.kinds
+		for _, streams := range []int{1, 2, 4} {
+			try(fmt.Sprintf("scattered-8192/%s/%d-streams", mix.name, streams), x, dma.Config{Streams: streams})
 		}
 	}
 	for _, c := range []struct {
@@ -146,12 +169,8 @@ func variantsOf(ctx context.Context, r *rig) (out []bench.Result, err error) {
 		x    shape
 	}{{"fragments-16k", fragments(4, 16, 2048)}, {"fragments-128k", fragments(8, 64, 4096)}} {
 		try(c.name+"/batch", c.x, dma.Config{})
-		try(c.name+"/calls", c.x, dma.Config{BatchFrom: -1, GraphFrom: -1})
-		try(c.name+"/graphs", c.x, dma.Config{BatchFrom: -1})
-		try(c.name+"/strided-graphs", c.x, dma.Config{FlattenRows: -1})
-	}
-	for _, tokens := range []int32{64, 256, 1024, 8192} {
-		try(fmt.Sprintf("consecutive-%d", tokens), llama70B(tokens, false), dma.Config{})
+		try(c.name+"/calls", c.x, dma.Config{BatchFrom: -1})
+		try(c.name+"/strided-calls", c.x, dma.Config{FlattenRows: -1})
 	}
 	return out, err
 }

@@ -165,7 +165,7 @@ func (r *rig) close(ctx context.Context) error {
 // memcpy is one flat copy between the GPUs in this process, in seconds.
 func (r *rig) memcpy() (float64, error) {
 	p := cuda.Program{Ops: []cuda.Op{{Src: r.from, Dst: r.to, Width: uint64(r.flat), Height: 1, Depth: 1}}}
-	return timed(func() error { return errors.Join(r.lane.Submit(&p), r.lane.Wait()) })
+	return timed(func() error { return errors.Join(r.lane.Submit(&p), r.lane.Wait(dma.Expect(r.flat))) })
 }
 
 func timed(f func() error) (float64, error) {
@@ -175,7 +175,7 @@ func timed(f func() error) (float64, error) {
 }
 
 // inProcess is a backend that copies in this process, with a Copier of its own.
-func (r *rig) inProcess(cfg dma.Config) (*direct.Backend, *dma.Device, error) {
+func (r *rig) inProcess(cfg dma.Config) (*direct.Backend, *tap, error) {
 	var names []string
 	if r.o.Driver != "" {
 		names = []string{r.o.Driver}
@@ -188,6 +188,7 @@ func (r *rig) inProcess(cfg dma.Config) (*direct.Backend, *dma.Device, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := direct.New(direct.Config{Copier: host, Device: d, Workers: 1})
-	return b, d, err
+	t := &tap{Device: d}
+	b, err := direct.New(direct.Config{Copier: host, Device: t, Workers: 1})
+	return b, t, err
 }

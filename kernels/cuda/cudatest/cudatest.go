@@ -20,12 +20,12 @@ import (
 
 // Counts are the fake's, in its own order.
 type Counts struct {
-	Allocs, Opens, Phys, Reserved, Maps, Streams, Events, Graphs, Execs, Contexts, Pins int64 // live
+	Allocs, Opens, Phys, Reserved, Maps, Streams, Events, Contexts, Pins int64 // live
 
 	Violations int64 // use of freed memory, or of memory without access
 	Slow       int64 // copies of memory that was opened in another context
 
-	Strided, Flat, Batches, Batched, Launches, Instantiated, Sets, Bytes int64
+	Strided, Flat, Batches, Batched, Sets, Bytes int64
 
 	hold int64
 }
@@ -37,7 +37,7 @@ func (f Fake) Leaks() Counts {
 	}
 	c := f.Counts()
 	return Counts{Allocs: c.Allocs, Opens: c.Opens, Phys: c.Phys, Reserved: c.Reserved, Maps: c.Maps, Streams: c.Streams,
-		Events: c.Events, Graphs: c.Graphs, Execs: c.Execs, Contexts: c.Contexts, Pins: c.Pins, Violations: c.Violations, Slow: c.Slow}
+		Events: c.Events, Contexts: c.Contexts, Pins: c.Pins, Violations: c.Violations, Slow: c.Slow}
 }
 
 var build = sync.OnceValues(func() ([]byte, error) {

@@ -16,7 +16,7 @@ import (
 const (
 	// segment is the size of allocations that small memories share, in bytes.
 	segment = 32 << 20
-	// skew is where the first memory of an allocation begins.
+	// skew is where the first small memory of an allocation begins.
 	skew = 4096 + 256
 	// align is what memories of one segment start at multiples of.
 	align = 256
@@ -126,11 +126,15 @@ func (s *server) alloc(q request) (m transfer.Memory, undo func() error, err err
 	return m, undo, nil
 }
 
-// plain puts n bytes into a segment, or into an allocation of their own.
+// plain puts n bytes into a segment, or, if they are many, into an allocation of their own.
 func (s *server) plain(c *cuda.Context, gpu int, n int64) (uint64, func() error, error) {
+	if n >= segment {
+		at, err := c.Alloc(n)
+		return at, func() error { return c.Free(at) }, err
+	}
 	g := s.open[gpu]
-	if g == nil || g.used+n > segment {
-		at, err := c.Alloc(max(segment, n+skew))
+	if g == nil || g.used+n > segment+skew {
+		at, err := c.Alloc(segment + skew)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -158,13 +162,17 @@ func (s *server) physical(c *cuda.Context, n int64) (uint64, func() error, error
 		return 0, nil, err
 	}
 	each := max(10*g, (n/maxFDs+g-1)/g*g)
+	first := int64(skew)
+	if n >= segment {
+		first = 0
+	}
 	sizes := []int64{g}
-	for left := n + skew - g; left > 0; left -= each {
+	for left := n + first - g; left > 0; left -= each {
 		sizes = append(sizes, each)
 	}
 	k, err := c.Make(sizes...)
 	if err != nil {
 		return 0, nil, err
 	}
-	return k.At + skew, k.Close, nil
+	return k.At + uint64(first), k.Close, nil
 }

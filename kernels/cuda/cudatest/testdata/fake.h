@@ -20,10 +20,10 @@ enum { DEVICES = 4, GRAIN = 2 << 20, MAX_PITCH = 0x7fffffff };
 
 // What a test reads, and hold, which it writes. The order is cudatest.Counts'.
 struct counts {
-	int64_t allocs, opens, phys, reserved, maps, streams, events, graphs, execs, contexts, pins; // live
+	int64_t allocs, opens, phys, reserved, maps, streams, events, contexts, pins; // live
 	int64_t violations;                                                                            // use of freed memory and the like
 	int64_t slow;                                                                                  // copies of memory opened in another context
-	int64_t strided, flat, batches, batched, launches, instantiated, sets, bytes;
+	int64_t strided, flat, batches, batched, sets, bytes;
 	int64_t hold; // while not zero nothing progresses
 };
 extern struct counts fake_cuda;

@@ -185,9 +185,11 @@ static int f_free(cu_ptr at) {
 	LEAVE;
 }
 
+// plain is one side of a copy to or from the host: the current GPU must have access.
 static int plain(cu_ptr at, size_t n) {
 	struct range *r;
-	return touch((uintptr_t)at, n, &r) ? INVALID : OK;
+	if (touch((uintptr_t)at, n, &r)) return INVALID;
+	return r->kind == MAPPED && !(r->access >> current->device & 1) ? INVALID : OK;
 }
 
 static int f_put(cu_ptr to, const void *from, size_t n) {

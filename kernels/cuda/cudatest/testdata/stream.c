@@ -1,20 +1,16 @@
-// Streams, events, copies and graphs of the fake driver, and its entry.
+// Streams, events and copies of the fake driver, and its entry.
 #include "fake.h"
 
 struct event { struct context *ctx; int64_t asked, seen; };
-enum work { COPY, SET, MARK, GRAPH };
+enum work { COPY, SET, MARK };
 struct item {
 	enum work work;
 	cu_copy3d c;
 	struct event *event;
 	int64_t mark;
-	struct exec *exec;
 	struct item *next;
 };
 struct stream { struct context *ctx; struct item *head, **tail; struct stream *next; };
-struct node { cu_copy3d c; struct node *after, *next; int ran; };
-struct graph { struct node *nodes, **tail; };
-struct exec { struct graph g; int pending, destroyed; };
 
 static struct stream *streams;
 static uint32_t luck = 1;
@@ -38,12 +34,8 @@ static int overlaps(const cu_copy3d *c, uintptr_t at, size_t n) {
 
 int pending(uintptr_t at, size_t n) {
 	for (struct stream *s = streams; s; s = s->next)
-		for (struct item *i = s->head; i; i = i->next) {
-			if ((i->work == COPY || i->work == SET) && overlaps(&i->c, at, n)) return 1;
-			if (i->work == GRAPH)
-				for (struct node *k = i->exec->g.nodes; k; k = k->next)
-					if (overlaps(&k->c, at, n)) return 1;
-		}
+		for (struct item *i = s->head; i; i = i->next)
+			if (i->work != MARK && overlaps(&i->c, at, n)) return 1;
 	return 0;
 }
 
@@ -82,41 +74,13 @@ static int run(struct context *x, const cu_copy3d *c) {
 	return OK;
 }
 
-static void exec_free(struct exec *x) {
-	if (!x->destroyed || x->pending) return;
-	for (struct node *k = x->g.nodes, *n; k; k = n) n = k->next, free(k);
-	free(x);
-}
-
-// run_graph runs nodes in any order that their edges allow.
-static int run_graph(struct context *x, struct exec *e) {
-	int left = 0, rc = OK;
-	for (struct node *k = e->g.nodes; k; k = k->next) k->ran = 0, left++;
-	while (left > 0 && !rc)
-		for (struct node *k = e->g.nodes; k && !rc; k = k->next) {
-			luck = luck * 1664525 + 1013904223;
-			if (k->ran || (k->after && !k->after->ran) || luck >> 31) continue;
-			rc = run(x, &k->c);
-			k->ran = 1;
-			left--;
-		}
-	return rc;
-}
-
 static void step(struct stream *s) {
 	struct item *i = s->head;
 	if (!i || s->ctx->sticky) return;
 	s->head = i->next;
 	if (!s->head) s->tail = &s->head;
-	switch (i->work) {
-	case COPY:
-	case SET: run(s->ctx, &i->c); break;
-	case MARK: i->event->seen = i->mark; break;
-	case GRAPH:
-		run_graph(s->ctx, i->exec);
-		i->exec->pending--;
-		exec_free(i->exec);
-	}
+	if (i->work == MARK) i->event->seen = i->mark;
+	else run(s->ctx, &i->c);
 	free(i);
 }
 
@@ -275,82 +239,12 @@ static int f_set2(cu_ptr dst, size_t pitch, unsigned char v, size_t width, size_
 
 static int f_set1(cu_ptr dst, unsigned char v, size_t n, void *stream) { return v ? INVALID : set(dst, n, n, 1, stream); }
 
-static int f_graph(void **out, unsigned flags) {
-	CALL("cuGraphCreate") {
-		struct graph *g = calloc(1, sizeof *g);
-		rc = flags ? INVALID : OK;
-		g->tail = &g->nodes, *out = g;
-		fake_cuda.graphs++;
-	}
-	LEAVE;
-}
-
-static int f_node(void **out, void *graph, void *const *after, size_t n, const cu_copy3d *c, void *ctx) {
-	CALL("cuGraphAddMemcpyNode") {
-		rc = ctx != current || n > 1 ? INVALID : check(c, 0);
-		if (!rc) {
-			struct graph *g = graph;
-			struct node *k = calloc(1, sizeof *k);
-			k->c = *c, k->after = n ? *after : NULL;
-			*g->tail = k, g->tail = &k->next, *out = k;
-		}
-	}
-	LEAVE;
-}
-
-static int f_instantiate(void **out, void *graph, unsigned long long flags) {
-	CALL("cuGraphInstantiateWithFlags") {
-		struct exec *x = calloc(1, sizeof *x);
-		struct graph *g = graph;
-		rc = flags ? INVALID : OK;
-		x->g = *g; // takes the nodes along
-		g->nodes = NULL;
-		*out = x;
-		fake_cuda.execs++, fake_cuda.instantiated++;
-	}
-	LEAVE;
-}
-
-static int f_launch(void *exec, void *stream) {
-	CALL("cuGraphLaunch") {
-		struct stream *s = stream;
-		rc = s && s->ctx == current ? OK : BAD_CONTEXT;
-		if (!rc) {
-			push(s, GRAPH)->exec = exec;
-			((struct exec *)exec)->pending++;
-			fake_cuda.launches++;
-		}
-	}
-	LEAVE;
-}
-
-static int f_graph_destroy(void *graph) {
-	CALL("cuGraphDestroy") {
-		struct graph *g = graph;
-		for (struct node *k = g->nodes, *n; k; k = n) n = k->next, free(k);
-		free(g);
-		fake_cuda.graphs--;
-	}
-	LEAVE;
-}
-
-static int f_exec_destroy(void *exec) {
-	CALL("cuGraphExecDestroy") {
-		struct exec *x = exec;
-		x->destroyed = 1;
-		exec_free(x);
-		fake_cuda.execs--;
-	}
-	LEAVE;
-}
-
 struct entry stream_table[] = {
 	{"cuCtxGetStreamPriorityRange", 5050, f_priorities}, {"cuStreamCreateWithPriority", 5050, f_stream}, {"cuStreamDestroy", 4000, f_stream_destroy},
 	{"cuEventCreate", 2000, f_event}, {"cuEventRecord", 2000, f_record}, {"cuEventQuery", 2000, f_query}, {"cuEventDestroy", 4000, f_event_destroy},
 	{"cuMemcpyAsync", 4000, f_flat}, {"cuMemcpy3DAsync", 3020, f_strided}, {"cuMemsetD8Async", 3020, f_set1}, {"cuMemsetD2D8Async", 3020, f_set2},
-	{"cuMemcpyBatchAsync", 13000, f_batch13}, {"cuMemcpyBatchAsync", 12080, batch}, {"cuGraphCreate", 10000, f_graph},
-	{"cuGraphAddMemcpyNode", 10000, f_node}, {"cuGraphInstantiateWithFlags", 11040, f_instantiate}, {"cuGraphLaunch", 10000, f_launch},
-	{"cuGraphDestroy", 10000, f_graph_destroy}, {"cuGraphExecDestroy", 10000, f_exec_destroy}, {NULL, 0, NULL},
+	{"cuMemcpyBatchAsync", 13000, f_batch13}, {"cuMemcpyBatchAsync", 12080, batch},
+	{NULL, 0, NULL},
 };
 
 // The one function that the loader looks for. FAKE_CUDA_MISSING names one that it lacks.

@@ -1,0 +1,51 @@
+//go:build cgo
+
+package gpu
+
+import (
+	"context"
+	"errors"
+
+	"github.com/batonkv/baton/cmd/bench"
+	"github.com/batonkv/baton/kernels/dma"
+	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/lower"
+)
+
+// tap is a Device that remembers what was mapped, so that its Copier can be called without
+// the backend. Buffers of one side are of one size, so that their order is nothing to the time.
+type tap struct {
+	*dma.Device
+	src, dst transfer.Buffers
+}
+
+func (p *tap) Map(m transfer.Memory, write bool) (transfer.Mapped, func() error, error) {
+	at, unmap, err := p.Device.Map(m, write)
+	if err == nil && write {
+		p.dst = append(p.dst, at)
+	} else if err == nil {
+		p.src = append(p.src, at)
+	}
+	return at, unmap, err
+}
+
+// engine measures the copier alone: from a job's tables to the end of its copies, over memory
+// of other processes.
+func (r *rig) engine(ctx context.Context, cfg dma.Config, x shape, res bench.Result) (_ bench.Result, c dma.Counts, err error) {
+	b, d, err := r.inProcess(cfg)
+	if err != nil {
+		return res, c, err
+	}
+	defer func() { err = errors.Join(err, b.Close(ctx), d.Close()) }()
+	var ns []lower.Nest
+	res, err = r.measureBy(ctx, b, x, res, func(ctx context.Context, s *scene) (float64, error) {
+		return timed(func() (err error) {
+			if ns, err = s.t.Nests(ns[:0], s.j); err != nil {
+				return err
+			}
+			_, err = d.Copy(ctx, ns, d.src, d.dst)
+			return err
+		})
+	})
+	return res, d.Counts(), err
+}
