@@ -20,9 +20,9 @@ func newBenchGPUCmd() *cobra.Command {
 		Short: "Measure copies between two GPUs beside one large copy between them",
 		Long: `Measure copies between two GPUs of this machine: processes of their own hold the memory,
 as engines do, a mover pulls it from GPU 0 to GPU 1, and one flat copy between the two is
-measured in turn. It takes about two minutes, and 30 GB of each GPU.`,
+measured in turn. It takes less than a minute, and some 10 GB of each GPU.`,
 		Example: `  baton bench gpu
-  baton bench gpu --variants --save gpu.json`,
+  baton bench gpu --rounds 31 --save gpu.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if out != "text" && out != "json" && out != "markdown" {
@@ -62,7 +62,7 @@ measured in turn. It takes about two minutes, and 30 GB of each GPU.`,
 		},
 	}
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
-	cmd.Flags().BoolVar(&o.Variants, "variants", false, "also measure every way of submitting copies")
+	cmd.Flags().BoolVar(&o.Variants, "variants", false, "measure every way of submitting copies, in place of the rows")
 	cmd.Flags().StringVar(&save, "save", "", "write what there is to this `file` after each row, as JSON")
 	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
 	cmd.AddCommand(&cobra.Command{Use: "owner", Hidden: true, Args: noArgs,

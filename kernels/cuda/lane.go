@@ -87,14 +87,17 @@ func (p *Program) check(streams int) error {
 }
 
 // Poll reports whether everything that was submitted has ended. An error is ErrLost.
-func (l *Lane) Poll() (bool, error) {
+func (l *Lane) Poll() (bool, error) { return l.poll(0) }
+
+// poll is Poll for as long as look, or until everything has ended.
+func (l *Lane) poll(look time.Duration) (bool, error) {
 	if l.lane.lost != 0 {
 		return false, fmt.Errorf("%w: a copy was started and cannot be followed", ErrLost)
 	}
 	if l.open == 0 {
 		return true, nil
 	}
-	rc := C.cuda_poll(l.c.d.api, l.c.ctx, &l.lane, &l.open)
+	rc := C.cuda_poll(l.c.d.api, l.c.ctx, &l.lane, &l.open, C.int64_t(look))
 	if err := l.c.d.fail("follow copies", rc); err != nil {
 		// Whatever the number: the end of the copies was not seen, and no other call tells it.
 		return false, fmt.Errorf("%w: %w", ErrLost, err)
@@ -107,6 +110,8 @@ const (
 	grain = 2 * time.Millisecond
 	// spin is how long beyond what is expected a wait looks all the time.
 	spin = 5 * time.Millisecond
+	// round is how long one call into C looks.
+	round = 500 * time.Microsecond
 	// nap is what a pause is meant to be.
 	nap = 50 * time.Microsecond
 )
@@ -118,16 +123,17 @@ const (
 func (l *Lane) Wait(expect time.Duration) error {
 	began := time.Now()
 	for {
-		done, err := l.Poll()
+		look := round
+		if at := time.Since(began); at < expect-grain || at > 2*expect+spin {
+			look = 0
+		}
+		done, err := l.poll(look)
 		if done || err != nil {
 			return err
 		}
-		if at := time.Since(began); at < expect-grain || at > 2*expect+spin {
-			// Not time.Sleep, which an idle Go program rounds up to a millisecond.
+		if look == 0 { // not time.Sleep, which an idle Go program rounds up to a millisecond
 			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(nap)}, nil)
-			continue
 		}
-		runtime.Gosched()
 	}
 }
 

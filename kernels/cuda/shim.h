@@ -87,6 +87,7 @@ struct cuda_program {
 // cuda_submit starts p. After a failure what was started before it goes on, and started says
 // which events have to be waited for: bit i for stream i.
 int32_t cuda_submit(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, const struct cuda_program *p, uint32_t *started);
-// cuda_poll takes the bits of what has ended out of *open.
-int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, uint32_t *open);
+// cuda_poll takes the bits of what has ended out of *open. It looks again and again for up to
+// spin nanoseconds: a round through Go's scheduler wakes another thread and costs more.
+int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, uint32_t *open, int64_t spin);
 #endif

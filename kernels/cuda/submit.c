@@ -1,6 +1,7 @@
 // Programs of copies: how they are put on streams, and how their end is seen.
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api.h"
 #include "shim.h"
@@ -132,8 +133,7 @@ int32_t cuda_submit(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l,
 	return rc;
 }
 
-int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, uint32_t *open) {
-	IN(ctx);
+static int look(const struct cuda_api *a, struct cuda_lane *l, uint32_t *open) {
 	for (int i = 0; i < l->n; i++) {
 		if (!(*open >> i & 1)) continue;
 		int rc = a->cuEventQuery(P(l->events[i]));
@@ -142,4 +142,19 @@ int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, u
 		*open &= ~(1u << i);
 	}
 	return 0;
+}
+
+static int64_t nanos(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int32_t cuda_poll(const struct cuda_api *a, uint64_t ctx, struct cuda_lane *l, uint32_t *open, int64_t spin) {
+	IN(ctx);
+	int64_t until = spin > 0 ? nanos() + spin : 0;
+	int rc;
+	do rc = look(a, l, open);
+	while (!rc && *open && spin > 0 && nanos() < until);
+	return rc;
 }

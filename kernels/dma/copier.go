@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,6 +78,7 @@ type Copier struct {
 	lanes chan pair
 	all   []*cuda.Lane
 	work  sync.Pool // *work
+	order sync.Pool // *[]cuda.Op
 
 	jobs, calls, batched atomic.Int64
 }
@@ -96,6 +98,7 @@ func New(ctx *cuda.Context, cfg Config) (*Copier, error) {
 	c := &Copier{cfg: cfg.withDefaults(), batch: ctx.Driver().Batches()}
 	c.lanes = make(chan pair, c.cfg.Lanes)
 	c.work.New = func() any { return new(work) }
+	c.order.New = func() any { return new([]cuda.Op) }
 	for range c.cfg.Lanes {
 		var p pair
 		for i := range p {
@@ -191,53 +194,98 @@ func canceled(ctx context.Context, done int64) error {
 	return fmt.Errorf("%w: after %d bytes: %w", transfer.ErrCanceled, done, context.Cause(ctx))
 }
 
-// run submits window after window, two of them at a time, and waits for all that began.
+// run copies w.ops: on one goroutine that builds a window while another is copied, or, when
+// there is nothing but many flat copies, whose building takes longer than the copying, on two.
 func (c *Copier) run(ctx context.Context, l pair, w *work) (int64, error) {
-	var done int64
-	var open [2]int64 // bytes under way
-	var first error
-	settle := func(i int) {
+	j := &job{ctx: ctx, c: c, ops: w.ops}
+	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= 2*windowOps && allFlat(w.ops) {
+		var wg sync.WaitGroup
+		wg.Go(func() { j.work(l[1:], &c.order) })
+		j.work(l[:1], &c.order)
+		wg.Wait()
+	} else {
+		j.work(l[:], &c.order)
+	}
+	switch {
+	case j.err != nil:
+		return 0, j.err // what a refused window wrote is not known
+	case len(j.ops) > 0:
+		return j.done, canceled(ctx, j.done)
+	}
+	return j.done, nil
+}
+
+// job is one Copy under way.
+type job struct {
+	ctx context.Context
+	c   *Copier
+
+	mu   sync.Mutex
+	ops  []cuda.Op // under mu: not taken yet
+	done int64     // under mu: bytes that were seen to be copied
+	err  error     // under mu: the first failure
+}
+
+// take is the next window, none after a failure or the end of ctx.
+func (j *job) take() (ops []cuda.Op, bytes int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err != nil || j.ctx.Err() != nil {
+		return nil, 0
+	}
+	n, bytes := window(j.ops)
+	ops, j.ops = j.ops[:n], j.ops[n:]
+	return ops, bytes
+}
+
+func (j *job) settle(bytes int64, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err == nil {
+		j.done += bytes
+	} else if j.err == nil {
+		j.err = err
+	}
+}
+
+// work runs windows on lanes in turn, and waits for all that it began.
+func (j *job) work(lanes []*cuda.Lane, scratch *sync.Pool) {
+	buf := scratch.Get().(*[]cuda.Op)
+	defer scratch.Put(buf)
+	var open [2]int64 // bytes under way on each lane
+	wait := func(i int) {
 		if open[i] == 0 {
 			return
 		}
-		if err := l[i].Wait(Expect(open[i])); err != nil {
-			first = errors.Join(first, fmt.Errorf("%w: %w", transfer.ErrLost, err))
-		} else {
-			done += open[i]
+		err := lanes[i].Wait(Expect(open[i]))
+		if err != nil {
+			err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
 		}
+		j.settle(open[i], err)
 		open[i] = 0
 	}
-	k := 0
-	for next := w.ops; len(next) > 0 && first == nil; k++ {
-		i := k % 2
-		if settle(i); first != nil || ctx.Err() != nil {
+	i := 0
+	for {
+		wait(i)
+		ops, bytes := j.take()
+		if len(ops) == 0 {
 			break
 		}
-		n, bytes := window(next)
-		p := c.arrange(w, next[:n])
-		if err := l[i].Submit(&p); err != nil {
-			first = failed(err)
+		p := j.c.arrange(buf, ops)
+		if err := lanes[i].Submit(&p); err != nil {
+			j.settle(0, failed(err))
 		}
 		open[i] = bytes
-		next = next[n:]
-		if len(next) == 0 {
-			k++
-			break
-		}
+		i = (i + 1) % len(lanes)
 	}
-	refused := first
-	settle(k % 2) // the older of the two first
-	settle((k + 1) % 2)
-	switch {
-	case first != nil:
-		if refused != nil { // what the refused window wrote is not known
-			done = 0
-		}
-		return done, first
-	case ctx.Err() != nil && done < sum(w.ops):
-		return done, canceled(ctx, done)
+	for range lanes {
+		i = (i + 1) % len(lanes)
+		wait(i)
 	}
-	return done, nil
+}
+
+func allFlat(ops []cuda.Op) bool {
+	return !slices.ContainsFunc(ops, func(o cuda.Op) bool { return !o.Flat() })
 }
 
 // failed is why a window was not submitted.
@@ -246,13 +294,6 @@ func failed(err error) error {
 		return fmt.Errorf("%w: %w", transfer.ErrLost, err)
 	}
 	return fmt.Errorf("%w: %w", transfer.ErrMemory, err)
-}
-
-func sum(ops []cuda.Op) (n int64) {
-	for i := range ops {
-		n += ops[i].Bytes()
-	}
-	return n
 }
 
 // Expect is about how long a copy of n bytes between two GPUs takes at best.
@@ -271,8 +312,8 @@ func window(ops []cuda.Op) (n int, bytes int64) {
 	return n, bytes
 }
 
-// arrange picks how each of ops is submitted, by their shapes and number.
-func (c *Copier) arrange(w *work, ops []cuda.Op) cuda.Program {
+// arrange picks how each of ops is submitted, by their shapes and number. buf is scratch.
+func (c *Copier) arrange(buf *[]cuda.Op, ops []cuda.Op) cuda.Program {
 	flat := 0
 	for i := range ops {
 		if ops[i].Flat() {
@@ -283,7 +324,8 @@ func (c *Copier) arrange(w *work, ops []cuda.Op) cuda.Program {
 	if c.batch && c.cfg.BatchFrom > 0 && flat >= c.cfg.BatchFrom {
 		p.Batched = flat
 		if flat < len(ops) {
-			p.Ops = w.order(ops)
+			*buf = flatFirst((*buf)[:0], ops)
+			p.Ops = *buf
 		}
 	}
 	for i := range p.Ops[p.Batched:] {
@@ -294,15 +336,13 @@ func (c *Copier) arrange(w *work, ops []cuda.Op) cuda.Program {
 	return p
 }
 
-// order puts flat ops first.
-func (w *work) order(ops []cuda.Op) []cuda.Op {
-	w.sort = w.sort[:0]
+func flatFirst(out, ops []cuda.Op) []cuda.Op {
 	for _, flat := range []bool{true, false} {
 		for i := range ops {
 			if ops[i].Flat() == flat {
-				w.sort = append(w.sort, ops[i])
+				out = append(out, ops[i])
 			}
 		}
 	}
-	return w.sort
+	return out
 }

@@ -5,6 +5,7 @@ package gpu
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/batonkv/baton/cmd/bench"
 	"github.com/batonkv/baton/kernels/dma"
@@ -30,8 +31,8 @@ func (p *tap) Map(m transfer.Memory, write bool) (transfer.Mapped, func() error,
 }
 
 // engine measures the copier alone: from a job's tables to the end of its copies, over memory
-// of other processes.
-func (r *rig) engine(ctx context.Context, cfg dma.Config, x shape, res bench.Result) (_ bench.Result, c dma.Counts, err error) {
+// of other processes. More than one thread share its nests.
+func (r *rig) engine(ctx context.Context, cfg dma.Config, threads int, x shape, res bench.Result) (_ bench.Result, c dma.Counts, err error) {
 	b, d, err := r.inProcess(cfg)
 	if err != nil {
 		return res, c, err
@@ -43,9 +44,25 @@ func (r *rig) engine(ctx context.Context, cfg dma.Config, x shape, res bench.Res
 			if ns, err = s.t.Nests(ns[:0], s.j); err != nil {
 				return err
 			}
-			_, err = d.Copy(ctx, ns, d.src, d.dst)
-			return err
+			return parts(ns, threads, func(ns []lower.Nest) error {
+				_, err := d.Copy(ctx, ns, d.src, d.dst)
+				return err
+			})
 		})
 	})
 	return res, d.Counts(), err
+}
+
+// parts runs f on n parts of ns at once.
+func parts(ns []lower.Nest, n int, f func([]lower.Nest) error) error {
+	if n == 1 {
+		return f(ns)
+	}
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = f(ns[len(ns)*i/n : len(ns)*(i+1)/n]) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }

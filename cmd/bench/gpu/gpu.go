@@ -16,7 +16,7 @@ var ErrBuild = errors.New("bench gpu: this baton was built without cgo")
 type Options struct {
 	Rounds int
 	Binary string // this executable, which is also the mover and the owners
-	// Variants also measures each way of submitting scattered copies.
+	// Variants measures each way of submitting copies, in place of the rows.
 	Variants bool
 	// Shrink divides the sizes of everything, for a test of the bench itself. 0: 1.
 	Shrink int32

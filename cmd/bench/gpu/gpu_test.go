@@ -38,19 +38,21 @@ func TestRows(t *testing.T) {
 	lib := cudatest.Library(t)
 	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(lib))
 	f := cudatest.Loaded(t, lib)
-	saved := 0
-	r, err := Run(t.Context(), Options{Rounds: 1, Binary: os.Args[0], Variants: true, Shrink: 64, Driver: lib,
-		Progress: func(what string) { t.Log(what) },
-		Save:     func(r bench.Report) error { saved = len(r.Rows); return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.Rows) < 12 || saved != len(r.Rows) || r.Binary == "" {
-		t.Errorf("%d rows, %d saved, binary %q", len(r.Rows), saved, r.Binary)
-	}
-	for _, x := range r.Rows {
-		if len(x.Samples) == 0 {
-			t.Errorf("%s has no samples", x.Name)
+	for _, variants := range []bool{false, true} {
+		saved := 0
+		r, err := Run(t.Context(), Options{Rounds: 1, Binary: os.Args[0], Variants: variants, Shrink: 64, Driver: lib,
+			Progress: func(what string) { t.Log(what) },
+			Save:     func(r bench.Report) error { saved = len(r.Rows); return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Rows) < 12 || saved != len(r.Rows) || r.Binary == "" {
+			t.Errorf("%d rows, %d saved, binary %q", len(r.Rows), saved, r.Binary)
+		}
+		for _, x := range r.Rows {
+			if len(x.Samples) == 0 {
+				t.Errorf("%s has no samples", x.Name)
+			}
 		}
 	}
 	if l := f.Leaks(); l != (cudatest.Counts{}) {

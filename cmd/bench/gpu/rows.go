@@ -17,6 +17,9 @@ const ratio = "x of memcpy peer"
 
 // lines are the lines in the order of measuring.
 func lines(variants bool) []row {
+	if variants {
+		return []row{{"gpu/variants", variantsOf}}
+	}
 	out := []row{
 		one("gpu/memcpy-peer", "", shape{}, "GB/s", 0, flat),
 	}
@@ -42,9 +45,6 @@ func lines(variants bool) []row {
 		pulled("gpu/pull-scattered-8192", "scattered blocks from Pull to Done by the mover", llama70B(8192, true), "GB/s", 0),
 		row{"gpu/stand-ins", standIns},
 	)
-	if variants {
-		out = append(out, row{"gpu/variants", variantsOf})
-	}
 	return out
 }
 
@@ -77,7 +77,7 @@ func pulled(name, what string, x shape, unit string, target float64) row {
 // copied is a row of the copier alone.
 func copied(name, what string, x shape, unit string, target float64) row {
 	return one(name, what, x, unit, target, func(ctx context.Context, r *rig, x shape, res bench.Result) (bench.Result, error) {
-		res, c, err := r.engine(ctx, dma.Config{}, x, res)
+		res, c, err := r.engine(ctx, dma.Config{}, 1, x, res)
 		if err == nil {
 			res.Note += "; " + made(c, r.o.Rounds)
 		}
@@ -131,11 +131,11 @@ func standIns(ctx context.Context, r *rig) (out []bench.Result, err error) {
 
 // variantsOf measures each way of submitting scattered copies, in this process.
 func variantsOf(ctx context.Context, r *rig) (out []bench.Result, err error) {
-	try := func(name string, x shape, cfg dma.Config) {
+	try := func(name string, threads int, x shape, cfg dma.Config) {
 		if err != nil || ctx.Err() != nil {
 			return
 		}
-		res, c, e := r.engine(ctx, cfg, x, bench.Result{Name: "gpu/variant/" + name, Unit: "GB/s", Met: true})
+		res, c, e := r.engine(ctx, cfg, threads, x, bench.Result{Name: "gpu/variant/" + name, Unit: "GB/s", Met: true})
 		if e == nil {
 			res.Note += "; " + made(c, r.o.Rounds)
 			out = append(out, res)
@@ -156,21 +156,26 @@ func variantsOf(ctx context.Context, r *rig) (out []bench.Result, err error) {
 		for _, tokens := range []int32{256, 1024, 8192} {
 			x := llama70B(tokens, false)
 			x.kinds = mix.kinds
-			try(fmt.Sprintf("consecutive-%d/%s", tokens, mix.name), x, dma.Config{})
+			try(fmt.Sprintf("consecutive-%d/%s", tokens, mix.name), 1, x, dma.Config{})
 		}
 		x := llama70B(8192, true)
 		x.kinds = mix.kinds
-		for _, streams := range []int{1, 2, 4} {
-			try(fmt.Sprintf("scattered-8192/%s/%d-streams", mix.name, streams), x, dma.Config{Streams: streams})
+		for _, streams := range []int{1, 4} {
+			try(fmt.Sprintf("scattered-8192/%s/%d-streams", mix.name, streams), 1, x, dma.Config{Streams: streams})
+		}
+		for _, threads := range []int{2, 4} {
+			try(fmt.Sprintf("scattered-8192/%s/%d-threads", mix.name, threads), threads, x, dma.Config{})
 		}
 	}
 	for _, c := range []struct {
 		name string
 		x    shape
 	}{{"fragments-16k", fragments(4, 16, 2048)}, {"fragments-128k", fragments(8, 64, 4096)}} {
-		try(c.name+"/batch", c.x, dma.Config{})
-		try(c.name+"/calls", c.x, dma.Config{BatchFrom: -1})
-		try(c.name+"/strided-calls", c.x, dma.Config{FlattenRows: -1})
+		try(c.name+"/batch", 1, c.x, dma.Config{})
+		try(c.name+"/batch-2-threads", 2, c.x, dma.Config{})
+		try(c.name+"/batch-4-threads", 4, c.x, dma.Config{})
+		try(c.name+"/calls", 1, c.x, dma.Config{BatchFrom: -1})
+		try(c.name+"/strided-calls", 1, c.x, dma.Config{FlattenRows: -1})
 	}
 	return out, err
 }

@@ -1,13 +1,9 @@
-// Package servers starts and stops an embedded etcd and an embedded nats-server on
-// one machine, for `baton dev`, the demo and tests. Nothing else links the servers.
-//
-// The etcd here trades durability for start time (no fsync, fast ticks), so it never
-// serves a real cluster. Stop waits until the listeners and goroutines are gone.
+//go:build !noembed
+
 package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -17,31 +13,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
-
-// ErrStart says that an embedded server did not come up.
-var ErrStart = errors.New("servers: did not start")
-
-// EtcdConfig says where one embedded etcd keeps its data and listens.
-type EtcdConfig struct {
-	Dir  string // data; made when absent, owned and removed by the caller
-	Addr string // host:port; "" is 127.0.0.1 and a free port
-	// CA, Cert and Key are PEM files. With Cert and Key the server speaks TLS; with
-	// CA it asks clients for a certificate of that CA.
-	CA, Cert, Key string
-}
-
-// Check says which field stops the server from starting.
-func (c EtcdConfig) Check() error {
-	switch {
-	case c.Dir == "":
-		return fmt.Errorf("%w: etcd dir is empty: name a directory for its data", ErrStart)
-	case (c.Cert == "") != (c.Key == ""):
-		return fmt.Errorf("%w: etcd cert and key go together: give both or neither", ErrStart)
-	case c.CA != "" && c.Cert == "":
-		return fmt.Errorf("%w: etcd ca without cert: give cert and key too", ErrStart)
-	}
-	return nil
-}
 
 // Etcd is a running embedded etcd.
 type Etcd struct {

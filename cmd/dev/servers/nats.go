@@ -1,8 +1,9 @@
+//go:build !noembed
+
 package servers
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"strconv"
@@ -13,15 +14,6 @@ import (
 
 // readyWithin bounds the wait for the accept loop, which comes up in milliseconds.
 const readyWithin = 5 * time.Second
-
-// NATSConfig says where one embedded nats-server listens and whom it lets in.
-type NATSConfig struct {
-	Addr           string // host:port; "" is 127.0.0.1 and a free port
-	TLS            *tls.Config
-	User, Password string
-	Token          string
-	NKey           string // public user nkey, "U…"
-}
 
 // NATS is a running embedded nats-server.
 type NATS struct {
