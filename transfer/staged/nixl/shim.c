@@ -348,6 +348,8 @@ int32_t nx_agent_start(struct nx_agent *a, struct nx_read *r, int32_t n)
 int32_t nx_agent_wait(struct nx_agent *a, struct nx_read *r, int32_t n, int32_t wait_us)
 {
 	int64_t until = now_us() + wait_us;
+	/* Reads over TCP go on by the questions; who waits for long waits for a peer that is stuck. */
+	struct timespec nap = {.tv_nsec = wait_us > 1000 ? 200000 : 20000};
 	for (;;) {
 		int32_t ended = 0;
 		for (int32_t i = 0; i < n; i++) {
@@ -362,7 +364,6 @@ int32_t nx_agent_wait(struct nx_agent *a, struct nx_read *r, int32_t n, int32_t 
 		}
 		if (ended || now_us() >= until)
 			return ended;
-		struct timespec nap = {.tv_nsec = 20000};
 		nanosleep(&nap, NULL);
 	}
 }
