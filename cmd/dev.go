@@ -39,7 +39,7 @@ const verifyUsage = "sum up what is exported and compare what arrives before it 
 
 // backendsHelp lists what may move bytes here.
 func backendsHelp() string {
-	return dev.Backends[0] + "; or as between hosts " + strings.Join(dev.Backends[1:], ", ") + " (TCP without TLS)"
+	return dev.Backends[0] + "; or as between hosts " + strings.Join(dev.Backends[1:], ", ") + " (tcp-plain: without TLS; auto: the best that is here)"
 }
 
 // maxBlockTokens bounds --block: caches grow with it.

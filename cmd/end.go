@@ -31,7 +31,7 @@ func end(s config.Staging, addr string, noNIXL error) choice.End {
 	if noNIXL != nil {
 		lib.Missing = brief(noNIXL)
 	}
-	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, stream, lib}, Process: process(), Speed: speedAt(addr)}
+	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, stream, lib}, Process: process(), Speed: speed(s, addr)}
 	for i, o := range e.Offers {
 		if o.Missing == "" {
 			e.Offers[i].Missing = unwanted(s, o.Name)
@@ -110,6 +110,15 @@ func rdma() (best int64) {
 		}
 	}
 	return best
+}
+
+// speed is what the configuration says that the network gives, if that was set, or else what
+// its interface says.
+func speed(s config.Staging, addr string) int64 {
+	if s.Rate != config.Default().Staging.Rate {
+		return int64(s.Rate) * 1e6
+	}
+	return speedAt(addr)
 }
 
 // speedAt is the speed of the interface that has the address of addr, host:port; 0: not known.

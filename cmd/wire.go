@@ -90,7 +90,7 @@ const probePeriod = time.Minute
 // baseline measures what this host does by itself; what cannot be measured is 0.
 func (p *parts) baseline(ctx context.Context) choice.Baseline {
 	anybody := func(certs.Identity) error { return nil } // of this cluster's CA
-	b := choice.Baseline{Copy: baseline.Copy()}
+	b := choice.Baseline{Copy: baseline.Copy(), RTT: p.cfg.Staging.RTT}
 	var err error
 	if b.TLS, err = baseline.TCP(ctx, p.id.Server(anybody), p.id.Client(anybody)); err != nil {
 		p.log.Debug("no baseline of TLS", "err", err)

@@ -39,7 +39,7 @@ func hosted(t *testing.T, shards, model string, link hosts.Link, change ...func(
 			return n.Hosts[1]
 		}
 	}
-	return up(t, shards, model, append(change, place)...), n
+	return up(t, shards, model, append([]func(*dev.Options){place}, change...)...), n
 }
 
 // by is how many bytes came into a group by a transport.

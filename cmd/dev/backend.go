@@ -12,8 +12,8 @@ import (
 )
 
 // Backends are what may move bytes between the processes of this machine: memory that is
-// mapped, or the transports of staging, as between hosts.
-var Backends = []string{"shm", config.TCP, config.TCPPlain, config.NIXL}
+// mapped, or the transports of staging, as between hosts; auto takes the best of those.
+var Backends = []string{"shm", config.TCP, config.TCPPlain, config.NIXL, config.Auto}
 
 // ErrBackend reports a backend that is not here.
 var ErrBackend = errors.New("disagg-kv-transport-backend")

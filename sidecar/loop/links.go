@@ -152,7 +152,7 @@ func (s *Sidecar) allLinks() (out []handoff.Link) {
 func (s *Sidecar) link(p handoff.Member) handoff.Link {
 	pr := s.pairs[p]
 	l := handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Choice: pr.choice, Age: time.Since(pr.since), Measured: pr.measured,
-		Expected: pr.expected, Against: pr.against, Finding: pr.finding}
+		Expected: pr.expected.Rate, Against: pr.expected.Against, Finding: pr.finding}
 	if !pr.at.IsZero() {
 		l.Ago = time.Since(pr.at)
 	}

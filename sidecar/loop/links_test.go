@@ -62,11 +62,12 @@ func (p *told) Publish(e events.Event) {
 	p.all = append(p.all, e)
 }
 
-func (p *told) about(k events.Kind) (out []events.Event) {
+// about are those of a kind, of a sidecar; others publish in their own time.
+func (p *told) about(k events.Kind, of *side) (out []events.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, e := range p.all {
-		if e.Kind == k {
+		if e.Kind == k && e.Incarnation == uint64(of.self.Incarnation) {
 			out = append(out, e)
 		}
 	}
@@ -131,7 +132,7 @@ func TestLinks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", word, got, want)
 		}
 	}
-	if es := heard.about(events.Degraded); len(es) > 0 {
+	if es := heard.about(events.Degraded, d); len(es) > 0 {
 		t.Errorf("events: %+v", es)
 	}
 }
@@ -154,7 +155,7 @@ func TestSlowLink(t *testing.T) {
 	if n.Link.Reader != d.self || n.Link.Peer.Group != "p" {
 		t.Errorf("%+v", n.Link)
 	}
-	es := heard.about(events.Degraded)
+	es := heard.about(events.Degraded, d)
 	if len(es) != 2 || es[0].Peer != "p/0" || es[0].Rank != 1 || !strings.Contains(es[0].Cause, "tcp: degraded: 0% of") {
 		t.Errorf("events: %+v", es)
 	}
@@ -178,7 +179,7 @@ func TestNoTransport(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if es := heard.about(events.Degraded); len(es) != 4 { // by either end of two pairs: the groups do both
+	if es := heard.about(events.Degraded, d); len(es) != 2 {
 		t.Errorf("events: %+v", es)
 	}
 	man := r.export("p", "r1", 20)

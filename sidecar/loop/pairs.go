@@ -50,7 +50,7 @@ func (s *Sidecar) choose(p handoff.Member, unmapped string) {
 	pr.since = time.Now()
 	s.log.Info("transport chosen", "peer", p, "transport", pr.choice.Transport, "code", pr.choice.Code, "why", pr.choice.Why)
 	was := pr.finding.Verdict
-	if s.found(p, choice.Judge(pr.choice, pr.measured, 0, "")); pr.finding.Verdict == was || pr.finding.Verdict == choice.Unmeasured {
+	if s.found(p, choice.Judge(pr.choice, pr.measured, choice.Expected{}, "")); pr.finding.Verdict == was || pr.finding.Verdict == choice.Unmeasured {
 		s.tell(p) // else found has told
 	}
 }
@@ -73,7 +73,7 @@ func (s *Sidecar) found(p handoff.Member, f choice.Finding) {
 		level = slog.LevelDebug
 	}
 	s.log.Log(s.ctx, level, "link is "+string(f.Verdict), "peer", p, "transport", pr.choice.Transport, "cause", f.Cause, "fix", f.Fix,
-		"bytes-per-s", int64(pr.measured.Rate), "expected", int64(pr.expected), "latency", pr.measured.Latency)
+		"bytes-per-s", int64(pr.measured.Rate), "expected", int64(pr.expected.Rate), "latency", pr.measured.Latency)
 }
 
 // sortedPairs are the peers of pairs, in one order.
@@ -123,7 +123,7 @@ func (s *Sidecar) linked(p handoff.Member, err error) {
 	switch {
 	case pr == nil || pr.choice.Transport != choice.Shm:
 	case err != nil:
-		s.found(p, choice.Judge(pr.choice, pr.measured, 0, err.Error()))
+		s.found(p, choice.Judge(pr.choice, pr.measured, choice.Expected{}, err.Error()))
 	default:
 		s.found(p, choice.Finding{Verdict: choice.Good})
 	}
@@ -165,7 +165,7 @@ func (s *Sidecar) showLinks() {
 				out = out[:n-1] // an earlier process of that rank
 			}
 			out = append(out, metrics.Link{Peer: p.Name(), Transport: pr.choice.Transport, Way: string(pr.choice.Way), Code: string(pr.choice.Code),
-				Fallback: pr.choice.Code.Fallback(), Verdict: string(pr.finding.Verdict), Rate: pr.measured.Rate, Expected: pr.expected,
+				Fallback: pr.choice.Code.Fallback(), Verdict: string(pr.finding.Verdict), Rate: pr.measured.Rate, Expected: pr.expected.Rate,
 				Latency: pr.measured.Latency})
 		}
 	}

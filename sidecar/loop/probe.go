@@ -29,8 +29,7 @@ const (
 type probed struct {
 	measured choice.Measured
 	at       time.Time // zero: not measured
-	expected float64
-	against  string
+	expected choice.Expected
 	finding  choice.Finding
 
 	running bool
@@ -98,14 +97,14 @@ func (g *staging) compare(p handoff.Member, pr *pair, m choice.Measured) {
 }
 
 func (g *staging) judge(p handoff.Member, pr *pair, m choice.Measured, b choice.Baseline, broken string) {
-	expected, against := choice.Expect(pr.choice, g.s.own(), pr.end, b)
-	f := choice.Judge(pr.choice, m, expected, broken)
+	e := choice.Expect(pr.choice, g.s.own(), pr.end, b)
+	f := choice.Judge(pr.choice, m, e, broken)
 	if f.Verdict == choice.Degraded && pr.choice.Way != choice.Emulation && pr.round < rounds {
 		g.again(p, pr, m)
 		return
 	}
 	if g.s.pairs[p] == pr {
-		pr.measured, pr.at, pr.expected, pr.against = m, time.Now(), expected, against
+		pr.measured, pr.at, pr.expected = m, time.Now(), e
 		g.s.found(p, f)
 	}
 	g.settled(p, pr)

@@ -100,7 +100,7 @@ func TestBothEndsAgree(t *testing.T) {
 }
 
 func TestExpectAndJudge(t *testing.T) {
-	b := Baseline{Copy: 8e9, TLS: 1e9, TCP: 3e9}
+	b := Baseline{Copy: 8e9, TLS: 1e9, TCP: 3e9, RTT: time.Millisecond}
 	h, g := end("a/0", "h", "nixl", "tcp"), end("b/0", "g", "nixl", "tcp")
 	fast := func(e End, n int64) End { e.Speed = n; return e }
 	other := h
@@ -120,6 +120,8 @@ func TestExpectAndJudge(t *testing.T) {
 		{"the interface is the bound", tls, fast(h, 125e6), fast(g, 1e9), Measured{Rate: 100e6}, "", 125e6, Good, ""},
 		{"shaped", tls, fast(h, 125e6), fast(g, 1e9), Measured{1.2e6, 80 * time.Millisecond}, "", 125e6, Degraded, "1% of what tls should bring: one small read takes 80ms"},
 		{"nobody knows the interface", tls, h, fast(g, 1e9), Measured{Rate: 1e3}, "", 0, Good, ""},
+		{"late, and nobody knows the interface", tls, h, g, Measured{1e6, 41 * time.Millisecond}, "", 0, Degraded, "one small read takes 41ms"},
+		{"as late as the configuration says", tls, h, g, Measured{1e6, 9 * time.Millisecond}, "", 0, Good, ""},
 		{"plain", Choice{Transport: TCP, Way: Plain}, h, h, Measured{Rate: 0.1e9}, "", 3e9, Degraded, "3% of what plain should bring"},
 		{"cma", cma, h, h, Measured{Rate: 2e9}, "", 2e9, Good, ""},
 		{"cma that is none", cma, h, h, Measured{Rate: 0.4e9}, "", 2e9, Degraded, "20% of what cma should bring: UCX may have gone over TCP"},
@@ -128,10 +130,10 @@ func TestExpectAndJudge(t *testing.T) {
 		{"broken", tls, h, h, Measured{}, "dial: refused", 1e9, Broken, "dial: refused"},
 		{"no transport", Choice{Why: "none"}, h, g, Measured{}, "", 0, Broken, "none"},
 	} {
-		expected, words := Expect(c.c, c.own, c.peer, b)
-		f := Judge(c.c, c.m, expected, c.broken)
-		if expected != c.expected || (words == "") != (expected == 0) || f.Verdict != c.verdict || f.Cause != c.cause {
-			t.Errorf("%s: expected %.0f (%s), %+v; want %.0f, %s: %s", c.name, expected, words, f, c.expected, c.verdict, c.cause)
+		e := Expect(c.c, c.own, c.peer, b)
+		f := Judge(c.c, c.m, e, c.broken)
+		if e.Rate != c.expected || (e.Against == "") != (e.Rate == 0) || f.Verdict != c.verdict || f.Cause != c.cause {
+			t.Errorf("%s: expected %+v, %+v; want %.0f, %s: %s", c.name, e, f, c.expected, c.verdict, c.cause)
 		}
 		if (f.Fix == "") != (f.Verdict == Good || f.Verdict == Unmeasured) {
 			t.Errorf("%s: %s with the remedy %q", c.name, f.Verdict, f.Fix)

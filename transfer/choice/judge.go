@@ -26,6 +26,15 @@ type Baseline struct {
 	Copy float64 // one thread's copy of memory
 	TLS  float64 // one connection to itself
 	TCP  float64 // the same in clear
+	// RTT is a round trip to another host, by the configuration.
+	RTT time.Duration
+}
+
+// Expected is what a link should bring.
+type Expected struct {
+	Rate    float64       // bytes a second; 0: nothing is known to compare with
+	Against string        // where Rate comes from, for people
+	Latency time.Duration // of one small read, at most; 0: not known
 }
 
 // Fractions of a baseline. A wire mover's transfer passes two sockets and a pipe that the
@@ -34,12 +43,18 @@ type Baseline struct {
 const (
 	ofCopy = 0.25
 	low    = 0.25
+	// tripsOfRead is how many round trips a small read may take, its server's turn included.
+	tripsOfRead = 10
+	// far is a read that no network of one place makes, whatever its configuration says.
+	far = 5 * time.Millisecond
 )
 
-// Expect is what a link should bring, in bytes a second, and in words where that comes from.
-// 0: nothing is known to compare with.
-func Expect(c Choice, own, peer End, b Baseline) (float64, string) {
+// Expect is what a link should bring, by what the ends say and this host does by itself.
+func Expect(c Choice, own, peer End, b Baseline) (e Expected) {
 	same := own.Host != "" && own.Host == peer.Host
+	if !same && b.RTT > 0 {
+		e.Latency = max(far, tripsOfRead*b.RTT)
+	}
 	meant := c.Way
 	if meant == Emulation {
 		if meant = RDMA; same {
@@ -48,15 +63,18 @@ func Expect(c Choice, own, peer End, b Baseline) (float64, string) {
 	}
 	switch meant {
 	case CMA:
-		return b.Copy * ofCopy, "a quarter of a copy of memory on this host"
+		e.Rate, e.Against = b.Copy*ofCopy, "a quarter of a copy of memory on this host"
 	case RDMA:
-		return float64(slower(own.Process.RDMA, peer.Process.RDMA)), "the slower end's RDMA port"
+		e.Rate, e.Against = float64(slower(own.Process.RDMA, peer.Process.RDMA)), "the slower end's RDMA port"
 	case TLS:
-		return wired(same, b.TLS, own, peer, "TLS to itself on this host")
+		e.Rate, e.Against = wired(same, b.TLS, own, peer, "TLS to itself on this host")
 	case Plain:
-		return wired(same, b.TCP, own, peer, "TCP to itself on this host")
+		e.Rate, e.Against = wired(same, b.TCP, own, peer, "TCP to itself on this host")
 	}
-	return 0, ""
+	if e.Rate == 0 {
+		e.Against = ""
+	}
+	return e
 }
 
 // wired is what comes over a network interface. Where its speed is not known, a transfer from
@@ -85,9 +103,8 @@ type Finding struct {
 	Cause, Fix string
 }
 
-// Judge says what a link is worth that should bring expected bytes a second. broken is why
-// nothing crossed it.
-func Judge(c Choice, m Measured, expected float64, broken string) Finding {
+// Judge says what a link is worth. broken is why nothing crossed it.
+func Judge(c Choice, m Measured, e Expected, broken string) Finding {
 	switch {
 	case c.Transport == "":
 		return Finding{Broken, c.Why, "set staging.transport to auto, or alike at both ends"}
@@ -97,8 +114,11 @@ func Judge(c Choice, m Measured, expected float64, broken string) Finding {
 		return Finding{Degraded, "tcp emulation: " + c.Caveat, emulationFix(c)}
 	case m.Rate == 0:
 		return Finding{Verdict: Unmeasured}
-	case m.Rate < low*expected:
-		return Finding{Degraded, slow(c, m, expected), slowFix(c, m)}
+	case m.Rate < low*e.Rate:
+		return Finding{Degraded, slow(c, m, e), slowFix(c, m)}
+	case e.Latency > 0 && m.Latency > e.Latency:
+		return Finding{Degraded, fmt.Sprintf("one small read takes %v", m.Latency.Round(time.Millisecond)),
+			"look for what delays or loses packets between the hosts; or set staging.rtt and staging.rate to what the network is like"}
 	}
 	return Finding{Verdict: Good}
 }
@@ -107,11 +127,8 @@ func emulationFix(c Choice) string {
 	return "give the two what " + c.Transport + " needs, or set staging.transport to auto: it takes tcp then, with TLS and without the other process's help"
 }
 
-// far is a round trip that no local network has.
-const far = 5 * time.Millisecond
-
-func slow(c Choice, m Measured, expected float64) string {
-	s := fmt.Sprintf("%.0f%% of what %s should bring", 100*m.Rate/expected, c.Way)
+func slow(c Choice, m Measured, e Expected) string {
+	s := fmt.Sprintf("%.0f%% of what %s should bring", 100*m.Rate/e.Rate, c.Way)
 	switch {
 	case c.Way == CMA:
 		return s + ": UCX may have gone over TCP"
