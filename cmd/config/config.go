@@ -76,7 +76,7 @@ type Staging struct {
 	Chunk int32         `yaml:"chunk" help:"KiB of a chunk, of which both ends take the smaller; 0: what the above make best"`
 	Depth int32         `yaml:"depth" help:"chunks that one of them may hold; 0: what the above make best"`
 	// Connections are of each pair of wire movers and direction.
-	Connections int32 `yaml:"connections" help:"TCP connections to each peer that is read from, 1 to 64"`
+	Connections int32 `yaml:"connections" help:"TCP connections to each peer that is read from, 1 to 64; 0: 2 to 4, by the processors of this machine"`
 
 	NIXL nixl.Options `yaml:"nixl"`
 }
@@ -110,7 +110,7 @@ func (f *faults) staging(s Staging) {
 	for _, n := range []struct {
 		name      string
 		v, lo, hi int32
-	}{{"arena", s.Arena, 1, 4096}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"chunk", s.Chunk, 0, 64 << 10}, {"depth", s.Depth, 0, 64}, {"connections", s.Connections, 1, 64}} {
+	}{{"arena", s.Arena, 1, 4096}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"chunk", s.Chunk, 0, 64 << 10}, {"depth", s.Depth, 0, 64}, {"connections", s.Connections, 0, 64}} {
 		if n.v < n.lo || n.v > n.hi {
 			f.add("staging."+n.name, "%d: want %d to %d", n.v, n.lo, n.hi)
 		}
@@ -134,7 +134,7 @@ func Default() Sidecar {
 		Etcd: etcd.Default(), NATS: nats.Default(),
 		Lease: 30 * time.Second, MaxHold: 5 * time.Minute, Deadline: 30 * time.Second, Verify: sums.Off.String(),
 		Limits:   Limits{Imports: 1024, Exports: 4096, Peers: 1024, Queue: 1024},
-		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 2, Rate: 12500, RTT: 200 * time.Microsecond, Connections: 4, NIXL: nixl.DefaultOptions()},
+		Staging:  Staging{Transport: Auto, When: Remote, Arena: 64, Peers: 2, Rate: 12500, RTT: 200 * time.Microsecond, NIXL: nixl.DefaultOptions()},
 		LogLevel: "info", LogFormat: "text",
 	}
 }

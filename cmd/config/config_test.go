@@ -175,7 +175,7 @@ func TestCheckTellsEveryFault(t *testing.T) {
 		"advertise: ", "metrics: ", "run-dir: is empty", "config: etcd.endpoints: 0 given", "config: etcd.ttl: 1ms", "config: nats.urls[0]", "config: tls.ca: is empty", "config: tls.key: is empty",
 		"lease: 0s", "limits.imports: 0", `log-level: "loud"`, "rank: -1",
 		"staging.when: is always and staging.transport is none", "staging.arena: 0: want 1 to 4096",
-		"staging.chunk: 6: want a multiple of 4", "staging.depth: 65: want 0 to 64", "staging.rtt: -1s", "staging.connections: 65: want 1 to 64",
+		"staging.chunk: 6: want a multiple of 4", "staging.depth: 65: want 0 to 64", "staging.rtt: -1s", "staging.connections: 65: want 0 to 64",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q:\n%v", want, err)

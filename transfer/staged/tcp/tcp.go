@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -35,7 +36,7 @@ type Config struct {
 	// anybody who reaches the port may fetch what is offered. The other end has to be
 	// plain as well.
 	Server, Client *tls.Config
-	Conns          int // for each peer, at most MaxConns; 0: 4
+	Conns          int // for each peer, at most MaxConns; 0: 2 to 4, by the processors of this machine
 }
 
 // MaxConns bounds Config.Conns.
@@ -60,7 +61,7 @@ var _ staged.Wire = (*Wire)(nil)
 // New listens and serves. Close ends it.
 func New(cfg Config) (*Wire, error) {
 	if cfg.Conns == 0 {
-		cfg.Conns = 4
+		cfg.Conns = max(2, min(runtime.NumCPU()/2, 4)) // more than cores only take turns
 	}
 	if cfg.Chunk < 1 || int64(len(cfg.Arena)) < cfg.Chunk || cfg.Conns < 1 || cfg.Conns > MaxConns || (cfg.Server == nil) != (cfg.Client == nil) {
 		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes, %d connections: want TLS for both directions or none, 1 to %d connections",
