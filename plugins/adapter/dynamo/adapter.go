@@ -14,6 +14,7 @@ package dynamo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -44,6 +45,7 @@ type Adapter struct {
 	backend directory.Backend
 	keeper  *directory.Keeper
 	fixed   []directory.Record // the endpoints; the card follows the state
+	events  *publisher         // nil: none are told
 }
 
 // Register implements adapter.Adapter.
@@ -76,6 +78,7 @@ func (a *Adapter) Sync(ctx context.Context, s adapter.State) error {
 		return err
 	}
 	a.keeper.Set(a.records(s.Group))
+	a.events.tell(Lifecycle{Kind: "up", Group: s.Group.Name, Role: string(s.Group.Role)})
 	wait, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
 	if err := a.keeper.Settled(wait); err != nil {
@@ -112,6 +115,17 @@ func (a *Adapter) start() error {
 		})
 		a.fixed = append(a.fixed, r)
 	}
+	if len(a.cfg.NATS.URLs) > 0 {
+		e := a.cfg.Endpoint("handoff")
+		if a.events, err = newPublisher(a.cfg.NATS, e, a.Log); err != nil {
+			return errors.Join(err, backend.Close())
+		}
+		r, err := directory.NewChannel(e, Topic, a.events.id).Record()
+		if err != nil {
+			return err
+		}
+		a.fixed = append(a.fixed, r)
+	}
 	a.backend, a.keeper = backend, directory.Keep(backend, look, a.Log)
 	a.Log.Info("serves Dynamo's clients", "endpoints", a.cfg.Namespace+"."+a.cfg.Component, "addr", addr, "instance", fmt.Sprintf("%x", a.id))
 	return nil
@@ -121,6 +135,12 @@ func (a *Adapter) start() error {
 func (a *Adapter) Notify(_ context.Context, u adapter.Update) error {
 	s := a.news.tell(u)
 	a.keeper.Set(a.records(s.Group))
+	if u.Whole != nil {
+		a.events.tell(Lifecycle{Kind: control.Gap.String(), Group: s.Group.Name, Role: string(s.Group.Role), Lost: u.Lost})
+	}
+	for _, n := range u.Notices {
+		a.events.tell(lifecycle(s.Group, n))
+	}
 	return nil
 }
 
@@ -156,8 +176,11 @@ func (a *Adapter) end(ctx context.Context) {
 		cancel()
 	}
 	if a.news != nil {
+		g := a.news.now().Group
+		a.events.tell(Lifecycle{Kind: "down", Group: g.Name, Role: string(g.Role)})
 		a.news.close()
 	}
+	a.events.close()
 	if a.server != nil {
 		a.server.Close(ctx)
 	}

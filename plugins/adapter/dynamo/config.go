@@ -17,6 +17,7 @@ import (
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+	"github.com/batonkv/baton/sidecar/events/nats"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -32,6 +33,7 @@ type Config struct {
 	CallHome  []string    `yaml:"call-home"` // networks whose addresses callers may name
 	Calls     int         `yaml:"calls"`     // at once
 	Codec     string      `yaml:"codec"`     // msgpack or json
+	NATS      nats.Config `yaml:"nats"`      // of the event plane; without URLs no events are told
 
 	homes     []netip.Prefix
 	advertise netip.Addr
@@ -45,7 +47,7 @@ const (
 
 // parse reads and checks a section: handoff.ErrSection names every fault.
 func ParseConfig(section []byte) (Config, error) {
-	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Codec: "msgpack", Etcd: etcd.Default()}
+	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Codec: "msgpack", Etcd: etcd.Default(), NATS: nats.Default()}
 	d := yaml.NewDecoder(bytes.NewReader(section))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
@@ -99,6 +101,9 @@ func (c *Config) check() (errs []error) {
 			fault("call-home: %q: want a network, such as 10.0.0.0/8", s)
 		}
 		c.homes = append(c.homes, p)
+	}
+	if err := c.NATS.Check(); err != nil {
+		fault("nats: %w", err)
 	}
 	if c.Calls < 1 || c.Calls > maxCalls {
 		fault("calls: %d: want 1 to %d", c.Calls, maxCalls)

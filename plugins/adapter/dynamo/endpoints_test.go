@@ -179,7 +179,7 @@ func TestFaults(t *testing.T) {
 		r.fake.mu.Unlock()
 		_, err := call[Done](ctx, r.caller, "handoff", k.q)
 		f, ok := errors.AsType[*wire.Fault](err)
-		if !ok || f.Type.Name != k.kind || f.Type.Backend || !strings.Contains(f.Message, k.text) {
+		if !ok || f.Kind() != k.kind || f.Type.Backend || !strings.Contains(f.Message, k.text) {
 			t.Errorf("%+v: %v, want %s: %s", k.q, err, k.kind, k.text)
 		}
 	}
@@ -208,7 +208,7 @@ func TestCallerGoes(t *testing.T) {
 		}
 		if stop {
 			err := a.Next(ctx, &Done{})
-			if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type.Name != wire.Cancelled || !strings.Contains(f.Message, "handoff.aborted") {
+			if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Kind() != wire.Cancelled || !strings.Contains(f.Message, "handoff.aborted") {
 				t.Errorf("after a stop: %v", err)
 			}
 			a.Close()
@@ -367,7 +367,7 @@ func TestReshard(t *testing.T) {
 	for _, bad := range []ReshardRequest{{Op: "plan"}, {Op: "paln", Source: "tp=1", Destination: "tp=1", Model: "llama-3.1-8b"}, {Op: "plan", Source: "tp=x", Destination: "tp=1", Model: "llama-3.1-8b"},
 		{Op: "plan", Source: "tp=1", Destination: "tp=1", Model: "none"}, {Op: "explain", Source: "tp=1", Destination: "tp=1", Model: "llama-3.1-8b", Format: "pdf"}} {
 		_, err := call[PlanAnswer](ctx, r.caller, "reshard", bad)
-		if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type.Name != wire.InvalidArgument {
+		if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Kind() != wire.InvalidArgument {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,8 @@ type peer struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	done chan struct{}
+	// version of the wheel. Those before 1.6 know fewer kinds of errors.
+	version string
 
 	mu    sync.Mutex // guards:
 	n     int
@@ -57,6 +60,10 @@ func newPeer(t *testing.T, env ...string) *peer {
 	}
 	t.Cleanup(p.kill)
 	go p.read(out)
+	ctx := ctxOf(t)
+	if p.must(ctx, words{"do": "version"}, &p.version); !slices.Contains([]string{"1.6.1", "1.5.1", "1.4.2"}, p.version) {
+		t.Logf("ai-dynamo-runtime %s: what follows was tried with 1.6.1, 1.5.1 and 1.4.2", p.version)
+	}
 	return p
 }
 
@@ -137,3 +144,6 @@ func (p *peer) must(ctx context.Context, q words, into any) {
 		p.t.Fatalf("%v: %v", q["do"], err)
 	}
 }
+
+// old says that the wheel is of a minor before 1.6.
+func (p *peer) old() bool { return p.version < "1.6" }

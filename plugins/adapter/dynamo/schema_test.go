@@ -63,12 +63,13 @@ func titled(v any) *schema {
 func TestSchemas(t *testing.T) {
 	type document struct {
 		Draft   string    `json:"$schema"`
-		Request *schema   `json:"request"`
+		Request *schema   `json:"request,omitempty"`
 		Item    []*schema `json:"items"`
 	}
 	for name, d := range map[string]document{
 		"handoff": {Request: titled(HandoffRequest{}), Item: []*schema{titled(ImportAnswer{}), titled(InfoAnswer{}), titled(ListAnswer{}), titled(AwaitAnswer{}), titled(Notice{}), titled(Done{})}},
 		"reshard": {Request: titled(ReshardRequest{}), Item: []*schema{titled(PlanAnswer{}), titled(ExplainAnswer{})}},
+		"events":  {Item: []*schema{titled(Lifecycle{})}},
 		"status":  {Request: &schema{Type: "object"}, Item: []*schema{titled(StatusAnswer{})}},
 	} {
 		path := "../../../docs/dynamo/" + name + ".schema.json"

@@ -96,6 +96,19 @@ func (c Config) Check() error {
 	return errors.Join(errs...)
 }
 
+// Connect connects for others who publish with what c has. A server that is away is tried
+// again for as long as the connection lives; meanwhile what is published fails.
+func (c Config) Connect() (*nats.Conn, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	opts, err := c.options()
+	if err != nil {
+		return nil, err
+	}
+	return nats.Connect(strings.Join(c.URLs, ","), opts...)
+}
+
 // options are what nats.go wants of c; files are read here, so that a wrong one fails
 // at the start.
 func (c Config) options() ([]nats.Option, error) {

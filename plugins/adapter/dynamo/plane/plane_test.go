@@ -119,10 +119,10 @@ func TestCalls(t *testing.T) {
 		if got, err := all(ctx, c, to, ask{Mode: "big", Size: 8 << 20}); err != nil || len(got) != 1 || len(got[0].Text) != 8<<20 {
 			t.Errorf("%v: %d items, %v", codec, len(got), err)
 		}
-		for mode, want := range map[string]wire.Fault{"fault": {Type: wire.Type{Name: wire.Conflict}, Message: "no 7"},
+		for mode, want := range map[string]wire.Fault{"fault": {Type: wire.Type{Name: wire.Unknown}, Class: wire.Conflict, Message: "no 7"},
 			"plain": {Type: wire.Type{Name: wire.Unknown}, Message: "plain"}, "panic": {Type: wire.Type{Name: wire.Unknown}, Message: "endpoint panics"}} {
 			_, err := all(ctx, c, to, ask{Mode: mode})
-			if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type != want.Type || f.Message != want.Message {
+			if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type != want.Type || f.Class != want.Class || f.Message != want.Message {
 				t.Errorf("%v %s: %v", codec, mode, err)
 			}
 		}

@@ -77,10 +77,9 @@ func (c Call) Decode(v any) error {
 	return nil
 }
 
-// Fault is an error of a type, which its caller is shown.
+// Fault is an error of a kind (wire.NewFault), which its caller is shown.
 func Fault(kind, format string, args ...any) *wire.Fault {
-	text := fmt.Sprintf(format, args...)
-	return &wire.Fault{Type: wire.Type{Name: kind}, Message: text, Public: &wire.Public{Type: "message", Message: text}}
+	return wire.NewFault(kind, fmt.Sprintf(format, args...))
 }
 
 // Handler answers one call; a *wire.Fault that it returns goes to the caller as it is. ctx

@@ -1,6 +1,7 @@
 """A Dynamo client and worker, steered by lines of JSON: one asks, one answers."""
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import sys
@@ -124,6 +125,8 @@ async def act(runtime, q):
         endpoint = runtime.endpoint(q["endpoint"])
         asyncio.ensure_future(endpoint.serve_endpoint(serve))
         return str(endpoint.connection_id())
+    if do == "version":
+        return importlib.metadata.version("ai-dynamo-runtime")
     if do == "stopped":
         while seen["stopped"] < q["n"]:
             await asyncio.sleep(0.005)

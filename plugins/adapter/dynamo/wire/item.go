@@ -36,7 +36,7 @@ type Fault struct {
 	Public     *Public `json:"public,omitempty"` // what a client is shown; since 1.6
 }
 
-func (f *Fault) Error() string { return fmt.Sprintf("dynamo: %v: %s", f.Type, f.Message) }
+func (f *Fault) Error() string { return fmt.Sprintf("dynamo: %s: %s", f.Kind(), f.Message) }
 
 // Public is the text of an error that clients are shown.
 type Public struct {
@@ -50,17 +50,39 @@ type Type struct {
 	Backend bool
 }
 
-// Types that callers are shown and that leave the instance in use: a client goes on calling
-// it. Others exist, which take it out of use.
+// Types that every tested Dynamo knows and that leave the instance in use: a client goes on
+// calling it. A type that a client does not know breaks the whole answer. Others exist,
+// which take the instance out of use.
 const (
 	Unknown           = "Unknown"
 	InvalidArgument   = "InvalidArgument"
-	NotFound          = "NotFound"
-	Conflict          = "Conflict"
 	Unavailable       = "Unavailable"
 	Cancelled         = "Cancelled"
 	ResourceExhausted = "ResourceExhausted"
 )
+
+// Classes say more than Unknown does, since 1.6. Each goes with one reason.
+const (
+	NotFound = "NotFound"
+	Conflict = "Conflict"
+)
+
+// NewFault is an error of a type or a class, whose text callers are shown.
+func NewFault(kind, text string) *Fault {
+	f := &Fault{Type: Type{Name: kind}, Message: text, Public: &Public{Type: "message", Message: text}}
+	if reason := map[string]string{NotFound: "request.not_found", Conflict: "request.conflict"}[kind]; reason != "" {
+		f.Type.Name, f.Class, f.Reason, f.Diagnostic = Unknown, kind, reason, text
+	}
+	return f
+}
+
+// Kind is the class or the type.
+func (f *Fault) Kind() string {
+	if f.Class != "" {
+		return f.Class
+	}
+	return f.Type.Name
+}
 
 func (t Type) String() string {
 	if t.Backend {

@@ -256,7 +256,7 @@ func TestNormalPath(t *testing.T) {
 	for text, q := range map[string]Request{"handoff.version": {Tokens: []int32{1}, Prefill: carrier(t, "baton.v2")}, "token_ids": {}, "max_tokens": {Tokens: []int32{1}, Stop: limitOf(0)},
 		"sampling_options.n": {Tokens: []int32{1}, Sampling: Sampling{N: &n}}} {
 		_, _, err := r.rest(r.call(q))
-		if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type.Name != wire.InvalidArgument || !strings.Contains(f.Message, text) {
+		if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Kind() != wire.InvalidArgument || !strings.Contains(f.Message, text) {
 			t.Errorf("%v, want %s", err, text)
 		}
 	}
@@ -273,7 +273,7 @@ func TestReleasedOnce(t *testing.T) {
 			"decode fails": {discovery.Decode, func(r *rig) {
 				r.engine.err = fmt.Errorf("no room: %w", handoff.ErrCapacity)
 				_, _, err := r.rest(r.call(Request{Tokens: []int32{1}, Prefill: carrier(t, dynamo.Carrier)}))
-				if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Type.Name != wire.ResourceExhausted {
+				if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Kind() != wire.ResourceExhausted {
 					t.Errorf("%v", err)
 				}
 			}},
