@@ -25,22 +25,31 @@ func lab(t *testing.T) bool {
 }
 
 // hosted brings a cluster up whose prefill groups run on one host and whose decode groups
-// on another, each with a network, process numbers and a host id of its own.
-func hosted(t *testing.T, shards, model string, link hosts.Link, change ...func(*dev.Options)) (*world, *hosts.Net) {
+// on another, each with a network, process numbers and, unless they are one, a host id of its own.
+func hosted(t *testing.T, shards, model string, link hosts.Link, one bool, change ...func(*dev.Options)) (*world, *hosts.Net) {
 	t.Helper()
 	n := hoststest.New(t, hosts.Config{Hosts: 2, Command: []string{binary, "host"}, Stderr: os.Stderr, Link: link})
 	t.Log("packets go by " + n.How())
 	place := func(o *dev.Options) {
 		o.Listen = n.Addr()
 		o.Place = func(g dev.Group) dev.Place {
+			h := n.Hosts[1]
 			if g.Role == discovery.Prefill {
-				return n.Hosts[0]
+				h = n.Hosts[0]
 			}
-			return n.Hosts[1]
+			if one {
+				return sameHost{h}
+			}
+			return h
 		}
 	}
 	return up(t, shards, model, append([]func(*dev.Options){place}, change...)...), n
 }
+
+// sameHost has the host id of the kernel.
+type sameHost struct{ dev.Place }
+
+func (sameHost) Host() string { return "" }
 
 // by is how many bytes came into a group by a transport.
 func (w *world) by(g *dev.Running, transport string) float64 {
@@ -57,16 +66,19 @@ func TestTwoHosts(t *testing.T) {
 	for _, c := range []struct {
 		name, over string
 		link       hosts.Link
+		one        bool   // the host id is that of the kernel, as in containers
+		finds      string // in the log
 	}{
-		{"a cable", "tcp", hosts.Link{}},
-		{"late and lossy", "tcp", hosts.Link{Delay: 2 * time.Millisecond, Loss: 0.01}},
-		{"NIXL", "nixl", hosts.Link{}},
+		{name: "a cable", over: "tcp"},
+		{name: "late and lossy", over: "tcp", link: hosts.Link{Delay: 2 * time.Millisecond, Loss: 0.01}},
+		{name: "NIXL", over: "nixl", finds: "tcp emulation: there is no RDMA device"},
+		{name: "NIXL between PID namespaces", over: "nixl", one: true, finds: "tcp emulation: the two run in different PID namespaces"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.over == "nixl" {
 				t.Setenv(nixl.EnvLibrary, need.NIXL(t))
 			}
-			w, _ := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", c.link, func(o *dev.Options) { o.Backend = c.over })
+			w, _ := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", c.link, c.one, func(o *dev.Options) { o.Backend = c.over })
 			var moved int64
 			for i := range 4 {
 				moved += w.handoff(fmt.Sprint("r", i), prompt(i, 30+40*i)).Bytes
@@ -83,9 +95,7 @@ func TestTwoHosts(t *testing.T) {
 				}
 			}
 			w.nothingHeld()
-			if c.over == "nixl" { // there is no adapter between these hosts
-				eventually(t, "the log says that NIXL emulates reads over TCP", func() bool { return strings.Contains(w.log.String(), "tcp emulation") })
-			}
+			eventually(t, "the log says "+c.finds, func() bool { return strings.Contains(w.log.String(), c.finds) })
 		})
 	}
 }
@@ -116,7 +126,7 @@ func TestHostsFail(t *testing.T) {
 			patience, []error{handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			w, n := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", hosts.Link{}, func(o *dev.Options) { o.Backend, o.Restart = "tcp", true })
+			w, n := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", hosts.Link{}, false, func(o *dev.Options) { o.Backend, o.Restart = "tcp", true })
 			w.handoff("first", prompt(9, 50))
 			h := w.midway("a", c.deadline, w.wireMovers(w.prefill))
 			c.fail(w, n)
