@@ -45,7 +45,7 @@ func TestBadLibrary(t *testing.T) {
 	}{
 		"missing":               {of("/nowhere/" + soname), "", ErrLibrary, "/nowhere/" + soname},
 		"no path":               {of(""), "", ErrLibrary, "no path"},
-		"no library":            {of(text), "", ErrLibrary, "file too short"},
+		"no library":            {of(text), "", ErrLibrary, text},
 		"too old":               {pretend(t, "-DOLD"), "", ErrOld, "nixl_capi_make_xfer_req, nixl_capi_create_xfer_req"},
 		"a stub":                {pretend(t, "-DSTUB"), "", ErrStub, "wheel"},
 		"no such backend":       {Options{Library: fine.Library, Backend: "NONE"}, "", ErrBackend, "NONE"},
