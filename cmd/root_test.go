@@ -40,6 +40,8 @@ var calls = []struct {
 	{"dev --block 99999999999", 2, "", []string{`--block: "99999999999": too large`}},
 	{"dev --block 65536", 2, "", []string{"--block 65536: want 1 to 1024"}},
 	{"dev --disagg-kv-transport-backend nccl", 2, "", []string{`"nccl"`}},
+	{"doctor -o yaml", 2, "", []string{`--output "yaml": want text or json`}},
+	{"doctor Foo_", 2, "", []string{`"Foo_" is no name of a group`}},
 	{"demo --deadline 5", 2, "", []string{`--deadline: "5": want a duration such as 30s`}},
 	{"demo --deadline 5ms", 2, "", []string{`--deadline 5ms: want 100ms`}},
 	{"demo --new 4097", 2, "", []string{`--new 4097: want 1 to 4096`}},

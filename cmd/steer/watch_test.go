@@ -16,6 +16,7 @@ import (
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 )
 
 // world is a cluster that a test plays. Each stream ends with an error that is sent to it.
@@ -262,6 +263,22 @@ func TestWatchJSON(t *testing.T) {
 		`{"addr":"h:1","event":"rank-up","group":"d","incarnation":"000000000000000b","pid":6,"rank":0}]`
 	if string(b) != want {
 		t.Errorf("%s", b)
+	}
+}
+
+// TestLinked: a link is a line with its reason, its rates, and what to do about it.
+func TestLinked(t *testing.T) {
+	l := handoff.Link{Peer: handoff.Member{Group: "p", Rank: 3}, Choice: choice.Choice{Transport: "tcp", Code: choice.Lacks, Why: "other host: tcp, because\x1b"},
+		Measured: choice.Measured{Rate: 5e6}, Expected: 1e9, Finding: choice.Finding{Verdict: choice.Degraded, Cause: "slow", Fix: "look"}}
+	e := ofNotice("d", control.Notice{Kind: control.Linked, Label: "rank 0", Link: &l})
+	if want := "from p/3: other host: tcp, because·, 5 MB/s of 1000; degraded: slow: look"; e.text != want || e.What != "link" {
+		t.Errorf("%s %q, want %q", e.What, e.text, want)
+	}
+	if r := e.record(time.Time{}).Link; r == nil || !r.Fallback || r.Peer != "p/3" || r.Verdict != "degraded" || r.Expected != 1e9 {
+		t.Errorf("%+v", r)
+	}
+	if e := ofNotice("d", control.Notice{Kind: control.Linked}); e.text != "" || e.record(time.Time{}).Link != nil {
+		t.Errorf("a notice without its link: %+v", e)
 	}
 }
 
