@@ -61,8 +61,6 @@ async def serve(request, context):
 
 async def act(runtime, q):
     do = q["do"]
-    if do == "ids":
-        return sorted(str(i) for i in (await client(runtime, q["endpoint"])).instance_ids())
     if do == "wait":
         c = await client(runtime, q["endpoint"])
         await asyncio.wait_for(c.wait_for_instances(), 30)
@@ -112,15 +110,6 @@ async def act(runtime, q):
     if do == "rest":
         _, stream = contexts.pop(q["name"])
         return await items(stream)
-    if do == "time":
-        c = await live(runtime, q["endpoint"])
-        took = []
-        for _ in range(q["n"]):
-            began = time.perf_counter()
-            await items(await c.round_robin(q["body"], annotated=False))
-            took.append(time.perf_counter() - began)
-        took.sort()
-        return [took[len(took) // 2], took[len(took) * 99 // 100]]
     if do == "serve":
         endpoint = runtime.endpoint(q["endpoint"])
         asyncio.ensure_future(endpoint.serve_endpoint(serve))
