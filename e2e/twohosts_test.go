@@ -25,31 +25,22 @@ func lab(t *testing.T) bool {
 }
 
 // hosted brings a cluster up whose prefill groups run on one host and whose decode groups
-// on another, each with a network, process numbers and, unless they are one, a host id of its own.
-func hosted(t *testing.T, shards, model string, link hosts.Link, one bool, change ...func(*dev.Options)) (*world, *hosts.Net) {
+// on another, each with a network, process numbers and a host id of its own.
+func hosted(t *testing.T, shards, model string, link hosts.Link, change ...func(*dev.Options)) (*world, *hosts.Net) {
 	t.Helper()
 	n := hoststest.New(t, hosts.Config{Hosts: 2, Command: []string{binary, "host"}, Stderr: os.Stderr, Link: link})
 	t.Log("packets go by " + n.How())
 	place := func(o *dev.Options) {
 		o.Listen = n.Addr()
 		o.Place = func(g dev.Group) dev.Place {
-			h := n.Hosts[1]
 			if g.Role == discovery.Prefill {
-				h = n.Hosts[0]
+				return n.Hosts[0]
 			}
-			if one {
-				return sameHost{h}
-			}
-			return h
+			return n.Hosts[1]
 		}
 	}
 	return up(t, shards, model, append([]func(*dev.Options){place}, change...)...), n
 }
-
-// sameHost has the host id of the kernel.
-type sameHost struct{ dev.Place }
-
-func (sameHost) Host() string { return "" }
 
 // by is how many bytes came into a group by a transport.
 func (w *world) by(g *dev.Running, transport string) float64 {
@@ -66,19 +57,17 @@ func TestTwoHosts(t *testing.T) {
 	for _, c := range []struct {
 		name, over string
 		link       hosts.Link
-		one        bool   // the host id is that of the kernel, as in containers
 		finds      string // in the log
 	}{
 		{name: "a cable", over: "tcp"},
 		{name: "late and lossy", over: "tcp", link: hosts.Link{Delay: 2 * time.Millisecond, Loss: 0.01}},
 		{name: "NIXL", over: "nixl", finds: "tcp emulation: there is no RDMA device"},
-		{name: "NIXL between PID namespaces", over: "nixl", one: true, finds: "tcp emulation: the two run in different PID namespaces"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.over == "nixl" {
 				t.Setenv(nixl.EnvLibrary, need.NIXL(t))
 			}
-			w, _ := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", c.link, c.one, func(o *dev.Options) { o.Backend = c.over })
+			w, _ := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", c.link, func(o *dev.Options) { o.Backend = c.over })
 			var moved int64
 			for i := range 4 {
 				moved += w.handoff(fmt.Sprint("r", i), prompt(i, 30+40*i)).Bytes
@@ -126,7 +115,7 @@ func TestHostsFail(t *testing.T) {
 			patience, []error{handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			w, n := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", hosts.Link{}, false, func(o *dev.Options) { o.Backend, o.Restart = "tcp", true })
+			w, n := hosted(t, "tp=2,role=prefill+tp=1,role=decode", "hybrid", hosts.Link{}, func(o *dev.Options) { o.Backend, o.Restart = "tcp", true })
 			w.handoff("first", prompt(9, 50))
 			h := w.midway("a", c.deadline, w.wireMovers(w.prefill))
 			c.fail(w, n)
