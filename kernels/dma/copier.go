@@ -21,7 +21,7 @@ import (
 type Config struct {
 	// Lanes is how many Copy calls run at once; others wait for one of them. 0: 4.
 	Lanes int
-	// Streams is how many streams each of a Copy's two windows uses. 0: 1: more gain nothing.
+	// Streams is how many streams each window of a Copy uses. 0: 1: more gain nothing.
 	Streams int
 	// BatchFrom is how many flat copies of one job make the driver's batch pay. 0: 8.
 	// Negative: never.
@@ -63,8 +63,9 @@ const (
 	windowOps = 1024
 )
 
-// pair is what one Copy runs on: its windows take turns.
-type pair [2]*cuda.Lane
+// lanes is what one Copy runs on: two for each goroutine that submits, whose windows take
+// turns.
+type lanes [4]*cuda.Lane
 
 // Counts say what a Copier has done.
 type Counts struct {
@@ -75,7 +76,7 @@ type Counts struct {
 type Copier struct {
 	cfg   Config
 	batch bool
-	lanes chan pair
+	lanes chan lanes
 	all   []*cuda.Lane
 	work  sync.Pool // *work
 	order sync.Pool // *[]cuda.Op
@@ -96,11 +97,11 @@ func New(ctx *cuda.Context, cfg Config) (*Copier, error) {
 		return nil, err
 	}
 	c := &Copier{cfg: cfg.withDefaults(), batch: ctx.Driver().Batches()}
-	c.lanes = make(chan pair, c.cfg.Lanes)
+	c.lanes = make(chan lanes, c.cfg.Lanes)
 	c.work.New = func() any { return new(work) }
 	c.order.New = func() any { return new([]cuda.Op) }
 	for range c.cfg.Lanes {
-		var p pair
+		var p lanes
 		for i := range p {
 			l, err := ctx.Lane(c.cfg.Streams)
 			if err != nil {
@@ -159,7 +160,7 @@ func (c *Copier) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Bu
 	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= c.cfg.BatchFrom {
 		w.flatten(uint64(max(c.cfg.FlattenRows, 0)))
 	}
-	var l pair
+	var l lanes
 	select {
 	case l = <-c.lanes:
 		defer func() { c.lanes <- l }()
@@ -196,15 +197,15 @@ func canceled(ctx context.Context, done int64) error {
 
 // run copies w.ops: on one goroutine that builds a window while another is copied, or, when
 // there is nothing but many flat copies, whose building takes longer than the copying, on two.
-func (c *Copier) run(ctx context.Context, l pair, w *work) (int64, error) {
+func (c *Copier) run(ctx context.Context, l lanes, w *work) (int64, error) {
 	j := &job{ctx: ctx, c: c, ops: w.ops}
 	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= 2*windowOps && allFlat(w.ops) {
 		var wg sync.WaitGroup
-		wg.Go(func() { j.work(l[1:], &c.order) })
-		j.work(l[:1], &c.order)
+		wg.Go(func() { j.work(l[2:], &c.order) })
+		j.work(l[:2], &c.order)
 		wg.Wait()
 	} else {
-		j.work(l[:], &c.order)
+		j.work(l[:2], &c.order)
 	}
 	switch {
 	case j.err != nil:

@@ -106,9 +106,24 @@ func (r *rig) set(ctx context.Context, b transfer.Backend, x shape) (s *scene, e
 	if s.t, err = lower.New(plan, 0); err != nil {
 		return s, err
 	}
-	s.j = lower.ScatteredJob(s.t, blocks, x.blockTokens, x.blockTokens, !x.scattered)
+	s.j = lower.Job{Tokens: layout.Span{Hi: blocks * x.blockTokens}, SrcBlocks: table(blocks, 1), DstBlocks: table(blocks, 1)}
+	if x.scattered {
+		s.j.SrcBlocks, s.j.DstBlocks = table(blocks, 37), table(blocks, 53)
+	}
 	s.bytes, err = s.t.Bytes(s.j)
 	return s, err
+}
+
+// table names n neighbours for a step of 1, else every second of 2n blocks in that step.
+func table(n, step int32) (out []int32) {
+	for i := range n {
+		if step == 1 {
+			out = append(out, i)
+		} else {
+			out = append(out, i*step%n*2)
+		}
+	}
+	return out
 }
 
 // allocate makes rank 0's buffers on a GPU.

@@ -37,7 +37,7 @@ func lines(variants bool) []row {
 		copied("gpu/scattered-8192", "llama-70b TP4 to TP8, 8192 tokens in scattered 64-token blocks", llama70B(8192, true), "GB/s", 260),
 		copied("gpu/scattered-1024", "the same, 1024 tokens", llama70B(1024, true), "GB/s", 0),
 		copied("gpu/fragments-16k", "a tensor a layer, scattered fragments of 16 KiB", fragments(4, 16, 2048), "GB/s", 20),
-		copied("gpu/fragments-128k", "a tensor a layer, scattered fragments of 128 KiB", fragments(8, 64, 4096), "GB/s", 110),
+		copied("gpu/fragments-128k", "a tensor a layer, scattered fragments of 128 KiB", fragments(8, 64, 8192), "GB/s", 110),
 		copied("gpu/one-block", "one block of 64 tokens, by the copier alone", llama70B(64, false), "us", 0),
 		pulled("gpu/pull-one-block", "the same from Pull to Done, the mover's process included", llama70B(64, false), "us", 60),
 		pulled("gpu/pull-consecutive-8192", "consecutive blocks from Pull to Done by the mover", llama70B(8192, false), ratio, 0),
@@ -160,7 +160,7 @@ func variantsOf(ctx context.Context, r *rig) (out []bench.Result, err error) {
 		}
 		x := llama70B(8192, true)
 		x.kinds = mix.kinds
-		for _, streams := range []int{1, 4} {
+		for _, streams := range []int{1, 2, 4} {
 			try(fmt.Sprintf("scattered-8192/%s/%d-streams", mix.name, streams), 1, x, dma.Config{Streams: streams})
 		}
 		for _, threads := range []int{2, 4} {
@@ -170,10 +170,9 @@ func variantsOf(ctx context.Context, r *rig) (out []bench.Result, err error) {
 	for _, c := range []struct {
 		name string
 		x    shape
-	}{{"fragments-16k", fragments(4, 16, 2048)}, {"fragments-128k", fragments(8, 64, 4096)}} {
+	}{{"fragments-16k", fragments(4, 16, 2048)}, {"fragments-128k", fragments(8, 64, 8192)}} {
 		try(c.name+"/batch", 1, c.x, dma.Config{})
 		try(c.name+"/batch-2-threads", 2, c.x, dma.Config{})
-		try(c.name+"/batch-4-threads", 4, c.x, dma.Config{})
 		try(c.name+"/calls", 1, c.x, dma.Config{BatchFrom: -1})
 		try(c.name+"/strided-calls", 1, c.x, dma.Config{FlattenRows: -1})
 	}
