@@ -183,3 +183,58 @@ func TestFencedParts(t *testing.T) {
 		t.Fatalf("told %+v, then %+v", one, two)
 	}
 }
+
+// TestPartsContinue: what does not follow the part before, or is of another pin, ends an
+// import, and changes nothing at a source.
+func TestPartsContinue(t *testing.T) {
+	pins := func(pin PinID, blocks ...int32) []PinInfo {
+		return []PinInfo{{Pin: pin, Generation: 1, Blocks: blocks, Slot: -1, Tokens: 8, Position: 8}}
+	}
+	good := Part{Pins: pins(3, 7), Extent: Extent{More: true, Part: 2, Reach: All(4)}}
+	for name, c := range map[string]struct {
+		change func(*Part)
+		ok     bool
+	}{
+		"the next part":    {func(*Part) {}, true},
+		"the last part":    {func(p *Part) { p.Extent = Extent{Part: 2} }, true},
+		"a part left out":  {func(p *Part) { p.Part = 3 }, false},
+		"of another pin":   {func(p *Part) { p.Pins = pins(4, 7) }, false},
+		"reused memory":    {func(p *Part) { p.Pins[0].Generation = 2 }, false},
+		"another rank":     {func(p *Part) { p.Pins[0].Rank = 1 }, false},
+		"less":             {func(p *Part) { p.Reach = All(1) }, false},
+		"beyond the end":   {func(p *Part) { p.Reach = All(9) }, false},
+		"without its pins": {func(p *Part) { p.Pins = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := good
+			p.Pins = pins(3, 7)
+			c.change(&p)
+			l := NewLeader(Import{Tokens: make([]int32, 8)}, 1, 1, 0, lease)
+			l.Open(Digest{})
+			if err := l.Answered(Opened{Attempt: 1, Status: OK, Tokens: 8, Position: 8, Pins: pins(3), Extent: Extent{More: true, Part: 1, Reach: All(2)}}, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Parts(p); (err == nil) != c.ok {
+				t.Errorf("a leader says %v", err)
+			}
+			d := NewDest(Decision{Tokens: 8, Sources: pins(3), Extent: Extent{More: true, Part: 1, Reach: All(2)}})
+			d.Hold(Reserved{}, []Read{{Source: pins(3)[0]}})
+			if d.Grows(p); (d.State() == Bad) == c.ok {
+				t.Errorf("a rank is %v", d.State())
+			}
+			s := NewSource(ID{N: 1}, key, "r", 1, lease)
+			err := errors.Join(s.Exporting(ExportPart{Label: "r", Part: 1, Tokens: 8, Position: 8}),
+				s.Pinned(Pinned{Pin: pins(3)[0], Extent: Extent{More: true, Part: 1, Reach: All(2)}}))
+			if err != nil || !s.Begins() {
+				t.Fatal(err)
+			}
+			s.Lease(0, lease, lease)
+			if len(p.Pins) == 0 {
+				return
+			}
+			if err := s.Pinned(Pinned{Pin: p.Pins[0], Extent: p.Extent}); (err == nil) != c.ok {
+				t.Errorf("a source says %v", err)
+			}
+		})
+	}
+}

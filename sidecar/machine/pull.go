@@ -160,8 +160,11 @@ func (m *Machine) reads(d handoff.Decision, r handoff.Reserved) ([]handoff.Read,
 }
 
 func job(d handoff.Decision, r handoff.Reserved, read handoff.Read, p handoff.Piece) lower.Job {
-	return lower.Job{Handoff: d.ID.Bytes(), Pair: read.Pair, SrcBlocks: read.Source.Blocks, DstBlocks: r.Blocks,
-		SrcSlot: read.Source.Slot, DstSlot: r.Slot, Tokens: p.Tokens}
+	j := lower.Job{Handoff: d.ID.Bytes(), Pair: read.Pair, SrcBlocks: read.Source.Blocks, DstBlocks: r.Blocks, SrcSlot: -1, DstSlot: -1, Tokens: p.Tokens}
+	if p.Whole {
+		j.SrcSlot, j.DstSlot = read.Source.Slot, r.Slot
+	}
+	return j
 }
 
 // submit pulls what d may read, whose link stands and whose memory no step of the engine

@@ -260,7 +260,7 @@ func TestPartsAreCompared(t *testing.T) {
 		for _, mode := range []sums.Mode{sums.Off, sums.All} {
 			t.Run(fmt.Sprintf("parts %v, the source sums up %v", parts, mode), func(t *testing.T) {
 				w := newWorld(t)
-				w.parts, w.verify = parts, mode
+				w.old, w.verify = !parts, mode
 				w.group("p", 2)
 				w.verify = sums.All
 				w.group("d", 1)

@@ -32,6 +32,7 @@ type world struct {
 	weights handoff.WeightsPolicy // of groups that are added
 	verify  sums.Mode             // of sidecars that are added
 	parts   bool                  // groups that are added read parts
+	old     bool                  // engines of groups that are added read no parts
 	kvOnly  bool                  // groups that are added have no per-request state
 
 	onPull func(n *node, p Pull) error // result of a copy; nil: good
@@ -109,7 +110,7 @@ func (w *world) group(name string, tp int32) {
 		a := handoff.Attach{Group: name, Instance: inst, Rank: layout.Rank(i), Ranks: tp,
 			Model: handoff.ModelIdentity{Name: "test", Layout: testModel}, Shards: shards(layout.Rank(i), tp),
 			Buffers:  []handoff.BufferDecl{{ID: 0, Len: 1 << 20}, {ID: 1, Len: 1 << 20}},
-			Capacity: handoff.Capacity{Blocks: 64, Slots: 8, BlockTokens: 16}, Scheduler: handoff.SchedulerRank, Weights: w.weights, Parts: w.parts}
+			Capacity: handoff.Capacity{Blocks: 64, Slots: 8, BlockTokens: 16}, Scheduler: handoff.SchedulerRank, Weights: w.weights, Parts: !w.old}
 		if w.kvOnly {
 			a.Model.Layout.States, a.Shards, a.Capacity.Slots = testModel.States[:1], a.Shards[:1], 0
 		}

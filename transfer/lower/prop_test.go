@@ -320,9 +320,15 @@ func property(t *rapid.T) {
 		})
 	}
 	var moved int64
+	all := w.tokens
 	for i, pair := range p.Pairs() {
+		w.tokens = all
+		if rapid.Bool().Draw(t, "pieces") {
+			moved += w.pieces(t, p, uint32(i), pair, hits[pair.Dst])
+		}
 		moved += w.pull(t, p, uint32(i), pair, hits[pair.Dst])
 	}
+	w.tokens = all
 	if moved != total {
 		t.Fatalf("moved %d bytes of %d", moved, total)
 	}
@@ -346,6 +352,34 @@ func (w *world) columns(state int32) int32 {
 		}
 	}
 	return 0
+}
+
+// pieces moves the first tokens of a pair, some layers after the others, and leaves the rest.
+func (w *world) pieces(t *rapid.T, p *reshard.Plan, pair uint32, r reshard.Pair, hits [][]byte) (moved int64) {
+	first := w.tokens
+	first.Hi = rapid.Int32Range(first.Lo, first.Hi).Draw(t, "first tokens")
+	layers := rapid.Int32Range(0, 4).Draw(t, "first layers")
+	j := lower.Job{Pair: pair, SrcBlocks: w.srcBlocks, DstBlocks: w.dstBlocks, SrcSlot: -1, DstSlot: -1, Tokens: first}
+	for _, span := range []layout.Span{{Hi: layers}, {Lo: layers, Hi: 1 << 30}} {
+		tm, err := lower.Paged(p, pair, span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := tm.Bytes(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns, err := tm.Nests(nil, j)
+		if err != nil || n != lower.Bytes(ns) {
+			t.Fatalf("%d bytes of %d: %v", lower.Bytes(ns), n, err)
+		}
+		for i := range ns {
+			run(&ns[i], w.srcMem[r.Src], w.dstMem[r.Dst], hits)
+		}
+		moved += n
+	}
+	w.tokens.Lo = first.Hi
+	return moved
 }
 
 func (w *world) pull(t *rapid.T, p *reshard.Plan, pair uint32, r reshard.Pair, hits [][]byte) int64 {
