@@ -66,6 +66,7 @@ func Rows() []Row {
 		{"staging", "hand-offs between hosts that share no memory against one flat stream of the same bytes", staging},
 		{"verify", "hand-offs whose bytes are summed up at both ends against hand-offs that are not", verifyCost},
 		{"load", "many small hand-offs over TCP beside shared memory", loaded},
+		{"parts", "time from a prompt's last chunk to its admission when its chunks left as they were computed", early},
 		{"control", "a one-block hand-off against an empty gRPC call, all over loopback", controlCost},
 		{"plugin", "a control plane's calls through baton plugin against the same calls made to the sidecar", pluginCost},
 	}

@@ -77,7 +77,7 @@ func attachLoad(ctx context.Context, g *dev.Running, rank int32, dir string, s l
 		Group: g.Name, Instance: handoff.Instance(g.Instance), Rank: layout.Rank(rank), Ranks: g.Size(),
 		Model: handoff.ModelIdentity{Name: "load", Layout: m}, Shards: []layout.Shard{shard},
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: int64(len(mem))}},
-		Capacity: handoff.Capacity{Blocks: s.blocks, BlockTokens: s.block}, Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail}})
+		Capacity: handoff.Capacity{Blocks: s.blocks, BlockTokens: s.block}, Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Parts: true}})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("attach load engine %s/%d: %w", g.Name, rank, err), unix.Munmap(mem), unix.Close(fd))
 	}
@@ -139,13 +139,17 @@ func (e *loadEngine) apply(through uint64) {
 
 // export pins one block and waits for the manifest.
 func (e *loadEngine) export(ctx context.Context, label string) (handoff.Manifest, error) {
+	return e.exports(ctx, label, handoff.Export{Label: label, Blocks: e.table(1), Slot: -1, Tokens: e.tokens, Position: e.tokens,
+		Resume: handoff.Resume{Tokens: []int32{1}}})
+}
+
+// exports says a label's export, or its first part, and waits for the manifest.
+func (e *loadEngine) exports(ctx context.Context, label string, msg handoff.FromEngine) (handoff.Manifest, error) {
 	ch := make(chan handoff.Manifest, 1)
 	e.mu.Lock()
 	e.shown[label] = ch
 	e.mu.Unlock()
-	err := e.c.Send(handoff.Export{Label: label, Blocks: e.table(1), Slot: -1, Tokens: e.tokens, Position: e.tokens,
-		Resume: handoff.Resume{Tokens: []int32{1}}})
-	if err != nil {
+	if err := e.c.Send(msg); err != nil {
 		return handoff.Manifest{}, err
 	}
 	select {
