@@ -31,7 +31,6 @@ type world struct {
 	later   []func()              // tried again with every tick
 	weights handoff.WeightsPolicy // of groups that are added
 	verify  sums.Mode             // of sidecars that are added
-	parts   bool                  // groups that are added read parts
 	old     bool                  // engines of groups that are added read no parts
 	kvOnly  bool                  // groups that are added have no per-request state
 
