@@ -96,6 +96,7 @@ func (r *rig) want(t testing.TB, src []byte, ns []lower.Nest) ([]byte, int64) {
 		return transfer.Buffers{{Addr: uint64(uintptr(unsafe.Pointer(&b[0]))), Len: int64(len(b))}}
 	}
 	n, err := plain.Copier{}.Copy(t.Context(), ns, host(src), host(out))
+	runtime.KeepAlive(src) // the copier has numbers
 	must(t, err)
 	return out, n
 }
