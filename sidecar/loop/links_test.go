@@ -2,12 +2,14 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -75,10 +77,13 @@ func (p *told) about(k events.Kind, of *side) (out []events.Event) {
 	return out
 }
 
+// alike is one Staging for all sides.
+func alike(s Staging) func(string) Staging { return func(string) Staging { return s } }
+
 // stagedCluster is p, two ranks, and d, whose ranks stage.
-func stagedCluster(t *testing.T, ranks int32, end func(string) choice.End, s Staging) (*rig, *told) {
+func stagedCluster(t *testing.T, ranks int32, end func(string) choice.End, stage func(string) Staging) (*rig, *told) {
 	r, heard := newRig(t), &told{}
-	r.ends, r.stage, r.heard = end, func(string) Staging { return s }, heard
+	r.ends, r.stage, r.heard = end, stage, heard
 	r.side("p", 0, nil, nil)
 	r.side("p", 1, nil, nil)
 	for n := range ranks {
@@ -99,7 +104,7 @@ func (s *side) links(t *testing.T, q control.LinksQuery) []handoff.Link {
 // TestLinks: ranks that have not met do, are measured, and watchers and scrapes see what
 // was chosen and found.
 func TestLinks(t *testing.T) {
-	r, heard := stagedCluster(t, 1, func(string) choice.End { return offers("nixl!no library", "tcp") }, wired(choice.Baseline{TCP: 1}, 0))
+	r, heard := stagedCluster(t, 1, func(string) choice.End { return offers("nixl!no library", "tcp") }, alike(wired(choice.Baseline{TCP: 1}, 0)))
 	d := r.sides["d/0"]
 	for _, l := range d.links(t, control.LinksQuery{}) {
 		if l.Finding.Verdict != choice.Unmeasured || l.Choice.Transport != "" || !strings.Contains(l.Finding.Cause, "not met") {
@@ -144,7 +149,7 @@ func TestSlowLink(t *testing.T) {
 	s, looks := wired(choice.Baseline{TCP: 1e12}, 10*time.Millisecond), atomic.Int32{}
 	once := s.Baseline
 	s.Baseline = func(ctx context.Context) choice.Baseline { looks.Add(1); return once(ctx) }
-	r, heard := stagedCluster(t, 2, func(string) choice.End { return offers("tcp") }, s)
+	r, heard := stagedCluster(t, 2, func(string) choice.End { return offers("tcp") }, alike(s))
 	d := r.sides["d/1"]
 	ls := d.links(t, control.LinksQuery{Meet: true, Probe: true})
 	if n := looks.Load(); n < 2*rounds {
@@ -179,7 +184,7 @@ func TestNoTransport(t *testing.T) {
 			return offers("nixl", "tcp!staging.transport is nixl")
 		}
 		return offers("tcp", "nixl!staging.transport is tcp")
-	}, wired(choice.Baseline{}, 0))
+	}, alike(wired(choice.Baseline{}, 0)))
 	d := r.sides["d/0"]
 	for _, l := range d.links(t, control.LinksQuery{Meet: true, Probe: true}) {
 		if l.Finding.Verdict != choice.Broken || l.Choice.Code != choice.None || l.Choice.Transport != "" {
@@ -201,7 +206,7 @@ func TestNoTransport(t *testing.T) {
 // TestUnmapped: memory of this host whose descriptors cannot be had is staged, and that is
 // said.
 func TestUnmapped(t *testing.T) {
-	r, _ := stagedCluster(t, 1, func(string) choice.End { return offers("shm", "tcp") }, wired(choice.Baseline{}, 0))
+	r, _ := stagedCluster(t, 1, func(string) choice.End { return offers("shm", "tcp") }, alike(wired(choice.Baseline{}, 0)))
 	d := r.sides["d/0"]
 	check(t, d.Service().ask(t.Context(), func() {
 		d.fetch = func(ctx context.Context, b handoff.Buffers) (map[transfer.RegionID]transfer.Memory, error) {
@@ -248,5 +253,56 @@ func TestLinkWithoutSession(t *testing.T) {
 	}
 	if !found {
 		t.Error("it is not listed")
+	}
+}
+
+// TestLongCause: what a wire mover said at its end is longer than a message may be, and no
+// UTF-8. It breaks a link, and no session: the leader hears of it.
+func TestLongCause(t *testing.T) {
+	said := errors.New("no driver\n" + strings.Repeat("\xff goroutine", 1<<10))
+	for _, group := range []string{"p", "d"} {
+		t.Run(group, func(t *testing.T) {
+			bad := wired(choice.Baseline{}, 0)
+			bad.Start = func(context.Context, drive.Route, staged.Incarnation, transfer.Memory) (drive.Mover, error) {
+				return nil, said
+			}
+			r, _ := stagedCluster(t, 2, func(string) choice.End { return offers("tcp") }, func(name string) Staging {
+				if name[:1] == group {
+					return bad
+				}
+				return wired(choice.Baseline{}, 0)
+			})
+			d := r.sides["d/1"]
+			for _, l := range d.links(t, control.LinksQuery{Meet: true, Probe: true}) {
+				if l.Finding.Verdict != choice.Broken || !strings.Contains(l.Finding.Cause, "no driver") {
+					t.Errorf("%.200s", l.Finding)
+				}
+				if _, err := codec.ToLink(l); err != nil {
+					t.Error(err)
+				}
+			}
+			n := r.notice("d", 0, control.Linked, "rank 1")
+			for n.Link.Finding.Verdict != choice.Broken {
+				n = r.notice("d", n.Seq+1, control.Linked, "rank 1")
+			}
+		})
+	}
+}
+
+// TestStandingLinks: a link that is mapped, and whose group has a wire mover for another of
+// its ranks, takes no turn of those that are measured.
+func TestStandingLinks(t *testing.T) {
+	r, _ := stagedCluster(t, 1, func(name string) choice.End {
+		if name == "p/1" {
+			return offers("shm!staging.when is always", "tcp")
+		}
+		return offers("shm", "tcp")
+	}, alike(wired(choice.Baseline{}, 0)))
+	d := r.sides["d/0"]
+	d.links(t, control.LinksQuery{Meet: true, Probe: true})
+	var got []handoff.Member
+	check(t, d.Service().ask(t.Context(), func() { got = d.staging.standing() }))
+	if want := r.sides["p/1"].self; len(got) != 1 || got[0] != want {
+		t.Errorf("%v, want %v alone", got, want)
 	}
 }

@@ -113,7 +113,7 @@ func (s *Sidecar) unmappable(p handoff.Member, chunk int64, why error) error {
 	if !s.staging.reaches(p) {
 		return why
 	}
-	s.choose(p, why.Error())
+	s.choose(p, clip(why.Error()))
 	return s.stages(p, chunk)
 }
 
@@ -123,7 +123,7 @@ func (s *Sidecar) linked(p handoff.Member, err error) {
 	switch {
 	case pr == nil || pr.choice.Transport != choice.Shm:
 	case err != nil:
-		s.found(p, choice.Judge(pr.choice, pr.measured, choice.Expected{}, err.Error()))
+		s.found(p, choice.Judge(pr.choice, pr.measured, choice.Expected{}, clip(err.Error())))
 	default:
 		s.found(p, choice.Finding{Verdict: choice.Good})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/batonkv/baton/discovery"
@@ -42,14 +43,25 @@ func (s *Sidecar) reads(p handoff.Member) bool {
 	return s.cfg.Record.Role != discovery.Prefill && s.roles[p.Incarnation] != discovery.Decode
 }
 
+// staged reports whether chunks are how this rank reads from a peer: the link can be measured.
+func (s *Sidecar) staged(p handoff.Member) bool {
+	pr := s.pairs[p]
+	return pr != nil && s.staging != nil && pr.choice.Transport != "" && pr.choice.Transport != choice.Shm
+}
+
+// standing are the links that can be measured and whose wire mover is up.
+func (g *staging) standing() []handoff.Member {
+	return slices.DeleteFunc(g.s.sortedPairs(), func(p handoff.Member) bool { return !g.s.staged(p) || !g.up[g.route(p)] || !g.s.reads(p) })
+}
+
 // probe measures the link to a peer; done follows on the loop's goroutine, with or without a
 // new measurement. It is for pairs whose chunks come by staging; others are done at once.
 func (s *Sidecar) probe(p handoff.Member, done func()) {
-	pr := s.pairs[p]
-	if pr == nil || s.staging == nil || pr.choice.Transport == "" || pr.choice.Transport == choice.Shm {
+	if !s.staged(p) {
 		done()
 		return
 	}
+	pr := s.pairs[p]
 	pr.waiters = append(pr.waiters, done)
 	if !pr.running {
 		pr.running, pr.round = true, 0
@@ -70,7 +82,7 @@ func (g *staging) round(p handoff.Member, pr *pair, best choice.Measured) {
 		case err != nil && pr.round < rounds:
 			g.again(p, pr, best)
 		case err != nil && best.Rate == 0:
-			g.judge(p, pr, best, choice.Baseline{}, err.Error())
+			g.judge(p, pr, best, choice.Baseline{}, clip(err.Error()))
 		default:
 			g.compare(p, pr, best)
 		}
@@ -129,8 +141,8 @@ func (g *staging) soon() {
 		pause(g.s.ctx, afterJobs)
 		g.s.post(func() {
 			g.soonOn = false
-			for _, p := range g.s.sortedPairs() {
-				if pr := g.s.pairs[p]; pr.at.IsZero() && g.up[g.route(p)] && g.s.reads(p) {
+			for _, p := range g.standing() {
+				if g.s.pairs[p].at.IsZero() {
 					g.s.probe(p, func() {})
 				}
 			}
@@ -138,13 +150,11 @@ func (g *staging) soon() {
 	})
 }
 
-// every measures one link a period, that which was measured longest ago, of those whose wire
-// mover is up.
+// every measures one link a period, that which was measured longest ago.
 func (g *staging) every(ctx context.Context, period time.Duration) {
 	for pause(ctx, period); ctx.Err() == nil; pause(ctx, period) {
 		g.s.post(func() {
-			ps := slices.DeleteFunc(g.s.sortedPairs(), func(p handoff.Member) bool { return !g.up[g.route(p)] || !g.s.reads(p) })
-			if len(ps) > 0 {
+			if ps := g.standing(); len(ps) > 0 {
 				oldest := slices.MinFunc(ps, func(a, b handoff.Member) int { return g.s.pairs[a].at.Compare(g.s.pairs[b].at) })
 				g.s.probe(oldest, func() {})
 			}
@@ -194,5 +204,6 @@ func (g *staging) place(p handoff.Member, m handoff.ProbeAt) {
 	g.stage.Place(peerID(p), m.N, drive.Place{Wire: staged.Incarnation(m.Wire), Port: m.Port, Bytes: m.Bytes}, why)
 }
 
-// clip keeps a reason within what a message may hold.
-func clip(s string) string { return s[:min(len(s), 1024)] }
+// clip keeps a reason within what a message may hold: a mover's last words are long, and may
+// be no UTF-8.
+func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), 1024)], "") }
