@@ -274,3 +274,23 @@ func TestStartsAnew(t *testing.T) {
 		}
 	})
 }
+
+// TestMoreThanQueues: a session has more fetches in hand than all of its queues hold, and none
+// waits for one that waits for it.
+func TestMoreThanQueues(t *testing.T) {
+	const chunk, n = 4096, 1500
+	o := pretend(t)
+	c1, _ := config(t, 1, 1, chunk, o)
+	c2, _ := config(t, 2, n, chunk, o)
+	src, dst := start(t, c1), start(t, c2)
+	offer(t, src, staged.Exposed{Offer: 1, Bytes: chunk})
+	done := make(chan error, n)
+	for i := range int32(n) {
+		dst.Fetch(staged.Fetching{Addr: src.Addr(), Of: 1, Offer: 1, Chunk: i, Bytes: chunk}, func(err error) { done <- err })
+	}
+	for range n {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}

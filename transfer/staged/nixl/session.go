@@ -14,6 +14,10 @@ import (
 const (
 	maxBusy  = 64  // reads at once
 	maxAsked = 256 // requests that wait for their answers
+	// maxAgain is more than a session has in hand: asked, answered, being read, and one in the
+	// hands of each who passes them on. Who reads does not wait for who asks, who waits for who
+	// listens, who waits for who reads.
+	maxAgain = maxAsked + 2*maxBusy + 4
 	// draining is how long reads of a peer that is gone may end by themselves, which is kinder
 	// to it than the end of the agent: over TCP that can take the peer's process along.
 	draining = 5 * time.Second
@@ -55,7 +59,7 @@ type question struct {
 
 func newSession(p *peer, c net.Conn, a *agent, reach welcome, forget func() bool) *session {
 	return &session{p: p, conn: c, forget: forget, agent: a, reach: reach, asked: make(chan question, maxAsked), ready: make(chan *fetch, maxBusy),
-		again: make(chan *fetch, maxBusy), broken: make(chan struct{})}
+		again: make(chan *fetch, maxAgain), broken: make(chan struct{})}
 }
 
 // run fetches first and what waits, until the session breaks. All that it took is settled then,
@@ -132,9 +136,15 @@ func (s *session) note(q question, out *bufio.Writer) bool {
 }
 
 // next is the next request, which it may wait for; false: there is none, or the session has
-// broken. Nobody else takes from either queue.
+// broken. Nobody else takes from either queue. What was read goes first, so that the session
+// has no more in hand than again has room for.
 func (s *session) next(wait bool) (question, bool) {
 	for wait || len(s.again)+len(s.p.waiting) > 0 {
+		select {
+		case f := <-s.again:
+			return question{f, true}, true
+		default:
+		}
 		select {
 		case f := <-s.again:
 			return question{f, true}, true
@@ -254,12 +264,8 @@ func (s *session) ended(f *fetch, r read) bool {
 	case r.status == done && !f.rest():
 		return true
 	case r.status == done:
-		select {
-		case s.again <- f:
-			return true
-		case <-s.broken:
-			return false
-		}
+		s.again <- f
+		return true
 	case r.posted == 0:
 		s.p.settle(f, s.p.failed(fmt.Errorf("%w: a read of %d bytes was refused (%d)", ErrCall, r.bytes, r.status)))
 		return true
