@@ -314,8 +314,12 @@ func (p *parts) record() (discovery.Record, error) {
 	if err != nil {
 		return discovery.Record{}, err
 	}
+	space, err := lifeline.PIDSpace()
+	if err != nil {
+		return discovery.Record{}, err
+	}
 	return discovery.Record{Cluster: c.Cluster, Pool: c.Pool, Group: c.Group, Rank: c.Rank, Incarnation: uint64(p.self.Incarnation),
-		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, Addr: c.Advertise, Transports: names(p.end)}, nil
+		Role: c.Role, Tenant: c.Tenant, Host: host, PID: int32(os.Getpid()), Started: started, PIDSpace: space, Addr: c.Advertise, Transports: names(p.end)}, nil
 }
 
 // hostID is equal for processes of one running kernel, whatever their containers say

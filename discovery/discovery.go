@@ -45,6 +45,7 @@ type Record struct {
 	Host                 string // host id: equal on one host only
 	PID                  int32
 	Started              uint64 // start time of the process, clock ticks since boot: tells a reused pid
+	PIDSpace             uint64 // PID namespace of the process, inode; 0: unknown. PID means something in it alone
 	Addr                 string // host:port of the sidecar's peer and control services
 	Geometry             string // digest of the group's geometry, hex
 	Transports           []string

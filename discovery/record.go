@@ -148,6 +148,7 @@ type wire struct {
 	Host           string   `json:"host"`
 	PID            int32    `json:"pid"`
 	Started        uint64   `json:"started,string"`
+	PIDSpace       uint64   `json:"pid_space,string,omitempty"`
 	Addr           string   `json:"addr"`
 	Geometry       string   `json:"geometry,omitempty"`
 	Transports     []string `json:"transports,omitempty"`

@@ -17,7 +17,7 @@ import (
 func sample() Record {
 	return Record{
 		Cluster: "prod", Pool: "llama-70b", Group: "prefill-0", Rank: 1, Incarnation: math.MaxUint64,
-		Instance: 7, Ranks: 2, Role: Prefill, Tenant: "team-a", Host: "0c5e-boot", PID: 4711, Started: 123456,
+		Instance: 7, Ranks: 2, Role: Prefill, Tenant: "team-a", Host: "0c5e-boot", PID: 4711, Started: 123456, PIDSpace: 4026531836,
 		Addr: "10.0.0.1:7400", Geometry: "00ff", Transports: []string{"shm", "tcp"}, CapacityBlocks: 1024, CapacitySlots: 8,
 	}
 }
@@ -28,7 +28,7 @@ func full() Record {
 	r := Record{
 		Cluster: name, Pool: name, Group: name, Rank: MaxRanks - 1, Incarnation: math.MaxUint64,
 		Instance: math.MaxUint64, Ranks: MaxRanks, Role: Prefill, Tenant: name, Host: strings.Repeat("h", MaxHost),
-		PID: math.MaxInt32, Started: math.MaxUint64, Addr: strings.Repeat("a", MaxAddr-6) + ":65535",
+		PID: math.MaxInt32, Started: math.MaxUint64, PIDSpace: math.MaxUint64, Addr: strings.Repeat("a", MaxAddr-6) + ":65535",
 		Geometry: strings.Repeat("f", MaxGeometry), CapacityBlocks: 1 << 30, CapacitySlots: 1 << 30, Draining: true,
 	}
 	for range MaxTransports {

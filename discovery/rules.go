@@ -3,13 +3,13 @@ package discovery
 import "fmt"
 
 // Replaces says whether a starting sidecar with record r may replace held, which it
-// finds under its key: held is its own from before, or of a process of this host that
-// alive says is dead. A nil alive takes every process for alive.
+// finds under its key: held is its own from before, or of a process of this host and PID
+// namespace that alive says is dead. A nil alive takes every process for alive.
 func (r Record) Replaces(held Record, alive func(pid int32, started uint64) bool) bool {
 	if held.Incarnation == r.Incarnation {
 		return true
 	}
-	return held.Host == r.Host && alive != nil && !alive(held.PID, held.Started)
+	return held.Host == r.Host && held.PIDSpace == r.PIDSpace && alive != nil && !alive(held.PID, held.Started)
 }
 
 // Succeeds says whether r may follow old in an update: the name and the incarnation

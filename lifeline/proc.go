@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // stat is what /proc/PID/stat says of a process.
@@ -53,6 +55,16 @@ func parseStat(b []byte) (stat, error) {
 func StartTime(pid int) (uint64, error) {
 	st, err := readStat(pid)
 	return st.start, err
+}
+
+// PIDSpace is the inode of this process's PID namespace: a pid names the same process for
+// all who share it.
+func PIDSpace() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return 0, fmt.Errorf("pid namespace: %w", err)
+	}
+	return st.Ino, nil
 }
 
 // Alive reports whether the process that StartTime named may still touch memory. A

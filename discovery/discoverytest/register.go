@@ -62,12 +62,15 @@ func takenByLiving(t *testing.T, w World, cluster string) {
 
 func takenElsewhere(t *testing.T, w World, cluster string) {
 	first := must(t, w.Open(t, always(true)), record(cluster, 0, 1))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	r := record(cluster, 0, 2)
-	r.Host = "host-b"
-	_, err := w.Open(t, always(false)).Register(ctx, r)
-	wantErr(t, "register of a dead process's rank from another host", err, discovery.ErrTaken)
+	elsewhere, apart := record(cluster, 0, 2), record(cluster, 0, 2)
+	elsewhere.Host = "host-b"
+	apart.PIDSpace = 1
+	for where, r := range map[string]discovery.Record{"host": elsewhere, "PID namespace": apart} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := w.Open(t, always(false)).Register(ctx, r)
+		cancel()
+		wantErr(t, "register of a dead process's rank from another "+where, err, discovery.ErrTaken)
+	}
 	notLost(t, first)
 }
 
