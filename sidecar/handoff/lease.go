@@ -62,8 +62,8 @@ func (s *Source) Extended(now time.Duration, rank int, e Extended) bool {
 	}
 	o.acked[rank] = true
 	if o.missing--; o.missing == 0 {
-		s.deadline = o.to
-		s.renew = o.to - s.term/2
+		s.deadline = min(o.to, s.until) // Close may have come since it was asked for
+		s.renew = s.deadline - s.term/2
 	}
 	return true
 }

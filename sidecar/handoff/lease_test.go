@@ -54,6 +54,20 @@ func TestExtend(t *testing.T) {
 			ack(s, lease, 1, n)
 			return s.Deadline()
 		}, time.Duration(lease)},
+		{"closed since it was asked for", renewable(t, 3*lease), func(s *Source) any {
+			n, _, _ := s.Extend(half)
+			s.Close(half, half-1)
+			ack(s, half, 0, n)
+			ack(s, half, 1, n)
+			return s.Deadline()
+		}, time.Duration(lease - 1)},
+		{"closed since, for longer", renewable(t, 3*lease), func(s *Source) any {
+			n, _, _ := s.Extend(half)
+			s.Close(half, half+2)
+			ack(s, half, 0, n)
+			ack(s, half, 1, n)
+			return s.Deadline()
+		}, time.Duration(lease + 2)},
 		{"another number", renewable(t, 3*lease), func(s *Source) any { n, _, _ := s.Extend(half); return ack(s, half, 0, n+1) }, false},
 		{"another pin", renewable(t, 3*lease), func(s *Source) any {
 			n, _, _ := s.Extend(half)
