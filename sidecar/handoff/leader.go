@@ -105,6 +105,8 @@ func (l *Leader) Answered(o Opened, now time.Duration) error {
 		return fmt.Errorf("%w: the source holds %d tokens, the import brings %d", ErrPosition, o.Tokens, len(l.Import.Tokens))
 	case o.Position != o.Tokens && o.Position != o.Tokens-1:
 		return fmt.Errorf("%w: state is at %d of %d tokens", ErrPosition, o.Position, o.Tokens)
+	case o.More && (o.Part == 0 || !o.Reach.Within(o.Tokens)):
+		return fmt.Errorf("%w: part %d reaches %+v of %d tokens", ErrPlan, o.Part, o.Reach, o.Tokens)
 	}
 	l.Opened = o
 	l.Phases.Open = l.enter(Waiting, now)

@@ -123,6 +123,10 @@ func TestLeaderAnswers(t *testing.T) {
 		"another place":   {func(o *Opened) { o.Position = 0 }, ErrPosition},
 		"ordinary":        {func(*Opened) {}, nil},
 		"recomputes last": {func(o *Opened) { o.Position = 1 }, nil},
+		"in parts":        {func(o *Opened) { o.Extent = Extent{More: true, Part: 1, Reach: All(1)} }, nil},
+		"beyond the end":  {func(o *Opened) { o.Extent = Extent{More: true, Part: 1, Reach: All(3)} }, ErrPlan},
+		"a strip of none": {func(o *Opened) { o.Extent = Extent{More: true, Part: 1, Reach: Reach{Layers: 1}} }, ErrPlan},
+		"before a part":   {func(o *Opened) { o.Extent = Extent{More: true} }, ErrPlan},
 	} {
 		o := good
 		c.change(&o)

@@ -222,6 +222,8 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 			return int(x.Rank) >= len(o.Pins) || x.Rank < 0 || o.Pins[x.Rank].Pin != x.Pin
 		}):
 			err = fmt.Errorf("%w: the source's pins are not one for each rank, in order", handoff.ErrPlan)
+		case o.More && !m.readsParts():
+			err = fmt.Errorf("%w: the source answers in parts, and an engine here takes none", handoff.ErrPlan)
 		default:
 			if err = m.checkSums(g.geometry.Model, o); err == nil {
 				err = m.hash(i)
