@@ -132,7 +132,7 @@ func (m *Machine) fromRank(p handoff.Member, msg handoff.PeerMessage) {
 	}
 	if !m.rostered(p.Rank) {
 		m.refuse(p, msg, NotReady)
-		if pin, ok := msg.(handoff.Pinned); ok {
+		if pin, ok := msg.(handoff.Pinned); ok && pin.Part < 2 { // a later one is of a pin that Free is owed to
 			m.do(ToPeer{p, handoff.Unpin{Pin: pin.Pin.Pin}}) // no lease will cover it
 		}
 		return

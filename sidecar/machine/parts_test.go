@@ -306,3 +306,46 @@ func TestPartsContradict(t *testing.T) {
 		}
 	}
 }
+
+// TestPartDuringABreak: what a part adds while the roster is broken is not given back by
+// itself: Free is owed to that pin, for all ranks in one step.
+func TestPartDuringABreak(t *testing.T) {
+	w := pair(t, 4, 1)
+	g := grows(w)
+	g.part(handoff.All(20))
+	old := w.end("p", 3)
+	w.run()
+	n := w.at("p", 1)
+	g.says(n, handoff.All(40))
+	w.run()
+	if slices.ContainsFunc(n.eng.got, func(m handoff.ToEngine) bool { _, ok := m.(handoff.UnpinExport); return ok }) {
+		t.Error("one rank alone gives it back")
+	}
+	w.start(old).reattach()
+	w.back()
+	if len(n.eng.freed) != 1 {
+		t.Errorf("freed %v once the roster stands", n.eng.freed)
+	}
+}
+
+// TestPartsThatWereNotAskedFor: a source that answers in parts who takes none is left.
+func TestPartsThatWereNotAskedFor(t *testing.T) {
+	w := newWorld(t)
+	w.old = true
+	w.group("d", 1)
+	w.old = false
+	w.group("p", 1)
+	g := grows(w)
+	g.part(handoff.All(20))
+	call := w.importStart("d", g.manifest())
+	w.run()
+	p, d := w.at("p", 0), w.at("d", 0)
+	i := d.m.lead.imports[0]
+	o := p.m.lead.sources[i.ID()].Open(p.m.now, handoff.Open{ID: i.ID(), Key: i.Import.Manifest.Key, Importer: i.importer, Attempt: i.Attempt, Parts: true})
+	o.Members, o.Plan = p.m.lead.roster.Members, i.Plan
+	d.step(FromPeer{p.self, o})
+	w.run()
+	if r := w.ended(call); !errors.Is(r.Err, handoff.ErrPlan) || len(d.eng.reserved) > 0 {
+		t.Errorf("ended by %v, reserved %v", r.Err, d.eng.reserved)
+	}
+}

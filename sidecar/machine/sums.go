@@ -55,6 +55,10 @@ func (m *Machine) compare(d *handoff.Dest, r *handoff.Read) {
 		m.differs(d, *r, handoff.Compared{Differ: 1, Why: fmt.Sprintf("source rank %d brings sums that cannot be: %v", r.From.Rank, err)})
 		return
 	}
+	if mode := r.Source.Sums.Mode; m.cfg.Verify == sums.All && mode != sums.All { // the leader's word may be another
+		m.differs(d, *r, handoff.Compared{Differ: 1, Why: fmt.Sprintf("source rank %d sums up %v and this rank wants all", r.From.Rank, mode)})
+		return
+	}
 	x := r.Source.Sums.Of(model, g.plan.Parts(r.Pair), layout.Span{Lo: d.Reserved.Cached, Hi: d.D.Tokens})
 	if m.cfg.Verify == sums.All && x.Missing != "" {
 		m.differs(d, *r, handoff.Compared{Differ: 1, Why: "the source brings no sums of " + x.Missing})

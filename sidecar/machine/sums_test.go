@@ -353,3 +353,18 @@ func TestBadSumsAreRefused(t *testing.T) {
 		w.advance(time.Minute)
 	}
 }
+
+// TestARankWantsAll: a rank that is to verify all does, whatever its leader is told to.
+func TestARankWantsAll(t *testing.T) {
+	w := verified(t, sums.All, 2, 2)
+	for _, n := range w.nodes {
+		if n.self.Group == "p" || n.self.Rank == 0 {
+			n.m.cfg.Verify = sums.Off
+		}
+	}
+	call := w.importStart("d", w.export("p", "r1", 40))
+	w.run()
+	if r := w.ended(call); !errors.Is(r.Err, handoff.ErrChecksum) || len(w.at("d", 1).eng.admitted) > 0 {
+		t.Errorf("ended by %v", r.Err)
+	}
+}
