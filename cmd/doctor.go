@@ -51,7 +51,7 @@ Exit code 0: all is well. 1: a link is degraded or broken, or a sidecar does not
 			r := doctor.Report{}
 			if r.Asked, err = router.Links(cmd.Context(), control.LinksQuery{Probe: !known, Meet: !known}, args); err != nil {
 				if errors.Is(err, handoff.ErrGroup) {
-					return unknownGroup(cmd.Context(), router.Cluster(), args[0], err)
+					return unknownGroup(cmd.Context(), router.Cluster(), args, err)
 				}
 				return c.explain(err)
 			}

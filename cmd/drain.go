@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ Exit code 0: safe to stop. 3: not yet, and --timeout is over. 130: Ctrl-C.`,
 			o.Progress = progress(cmd.ErrOrStderr())
 			err = steer.Drain(cmd.Context(), router.Cluster(), o, cmd.OutOrStdout())
 			if errors.Is(err, handoff.ErrGroup) {
-				return unknownGroup(cmd.Context(), router.Cluster(), o.Group, err)
+				return unknownGroup(cmd.Context(), router.Cluster(), []string{o.Group}, err)
 			}
 			if errors.Is(err, steer.ErrNotSafe) {
 				return &HintError{err, "it goes on draining: baton drain " + o.Group + " waits again, and with --resume it takes work again"}
@@ -62,7 +63,7 @@ Exit code 0: safe to stop. 3: not yet, and --timeout is over. 130: Ctrl-C.`,
 }
 
 // unknownGroup adds which groups there are.
-func unknownGroup(ctx context.Context, c plugins.Cluster, group string, err error) error {
+func unknownGroup(ctx context.Context, c plugins.Cluster, named []string, err error) error {
 	groups, failed := c.Groups(ctx)
 	if failed != nil {
 		return err
@@ -71,5 +72,10 @@ func unknownGroup(ctx context.Context, c plugins.Cluster, group string, err erro
 	for _, g := range groups {
 		there = append(there, g.Name)
 	}
-	return &HintError{err, near(group, there)}
+	for _, g := range named {
+		if !slices.Contains(there, g) {
+			return &HintError{err, near(g, there)}
+		}
+	}
+	return err
 }

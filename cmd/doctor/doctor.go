@@ -75,8 +75,8 @@ func (r Report) Text(out io.Writer) error {
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "READER\tFROM\tTRANSPORT\tMEASURED\tEXPECTED\tONE READ\tVERDICT")
 		for _, l := range ls {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Reader.Name(), l.Peer.Name(), transport(l.Choice), rate(l.Measured.Rate), rate(l.Expected),
-				latency(l.Measured.Latency), l.Finding.Verdict)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(l.Reader.Name()), clean(l.Peer.Name()), transport(l.Choice), rate(l.Measured.Rate),
+				rate(l.Expected), latency(l.Measured.Latency), clean(string(l.Finding.Verdict)))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (r Report) reasons(b *strings.Builder) {
 			if pairs[why] == nil {
 				whys = append(whys, why)
 			}
-			pairs[why] = append(pairs[why], l.Reader.Name()+" from "+l.Peer.Name())
+			pairs[why] = append(pairs[why], pair(l))
 		}
 	}
 	if len(whys) > 0 {
@@ -120,6 +120,9 @@ func (r Report) reasons(b *strings.Builder) {
 const hostStaging = "nixl moves staging memory of the host: memory of a GPU that another process allocated it registers\n" +
 	"    without complaint and then moves over TCP, at a hundredth of the rate, so it is given none"
 
+// pair names a link's ends.
+func pair(l handoff.Link) string { return clean(l.Reader.Name() + " from " + l.Peer.Name()) }
+
 // some are the first of many.
 func some(s []string) string {
 	if len(s) > 8 {
@@ -136,7 +139,7 @@ func (r Report) findings(b *strings.Builder) {
 		if f.Verdict != choice.Degraded && f.Verdict != choice.Broken {
 			continue
 		}
-		fmt.Fprintf(b, "%s  %s from %s is %s: %s\n    %s\n", head, l.Reader.Name(), l.Peer.Name(), f.Verdict, clean(f.Cause), clean(f.Fix))
+		fmt.Fprintf(b, "%s  %s is %s: %s\n    %s\n", head, pair(l), f.Verdict, clean(f.Cause), clean(f.Fix))
 		head = ""
 	}
 	for _, a := range r.Asked {
@@ -184,9 +187,9 @@ func transport(c choice.Choice) string {
 	case c.Transport == "":
 		return "none"
 	case c.Way == "" || c.Way == choice.Copy:
-		return c.Transport
+		return clean(c.Transport)
 	}
-	return c.Transport + " (" + clean(string(c.Way)) + ")"
+	return clean(c.Transport + " (" + string(c.Way) + ")")
 }
 
 func rate(v float64) string {

@@ -111,3 +111,13 @@ func TestJSON(t *testing.T) {
 		}
 	}
 }
+
+// TestSteers: nothing that a sidecar says steers a terminal.
+func TestSteers(t *testing.T) {
+	l := link("d\x1b", "p\x1b", choice.Choice{Transport: "tcp\x1b", Why: "why\x1b", Way: "tls\x1b"}, choice.Measured{}, choice.Finding{Verdict: choice.Degraded, Cause: "c\x1b", Fix: "f\x1b"})
+	other := l
+	other.Choice.Way, other.Finding.Verdict = choice.Copy, "odd\x1b"
+	if got := text(t, ask(l, other)); strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
+	}
+}

@@ -78,7 +78,7 @@ func (g *staging) round(p handoff.Member, pr *pair, best choice.Measured) {
 		}
 		switch {
 		case g.s.pairs[p] != pr || errors.Is(err, drive.ErrProbe):
-			g.settled(p, pr)
+			g.settled(pr)
 		case err != nil && pr.round < rounds:
 			g.again(p, pr, best)
 		case err != nil && best.Rate == 0:
@@ -119,11 +119,11 @@ func (g *staging) judge(p handoff.Member, pr *pair, m choice.Measured, b choice.
 		pr.measured, pr.at, pr.expected = m, time.Now(), e
 		g.s.found(p, f)
 	}
-	g.settled(p, pr)
+	g.settled(pr)
 }
 
 // settled ends the probe of a pair.
-func (g *staging) settled(_ handoff.Member, pr *pair) {
+func (g *staging) settled(pr *pair) {
 	pr.running = false
 	for _, done := range pr.waiters {
 		done()

@@ -76,7 +76,7 @@ const (
 	CMA       Way = "cma"       // one process reads the other's memory
 	RDMA      Way = "rdma"      // a network adapter does
 	Emulation Way = "ucx-tcp"   // UCX emulates reads over TCP, and needs the other process for that
-	Unknown   Way = "not-known" //
+	Unknown   Way = "not-known" // of a transport that this release does not know
 )
 
 // Choice is how a rank reads from another.

@@ -33,7 +33,7 @@ type WireConfig struct {
 
 // Setup is what a wire mover is told first.
 type Setup struct {
-	Transport string // names the wire: "tcp", "tcp-plain"
+	Transport string // names the wire: "tcp", "nixl"
 	Wire      staged.Incarnation
 	Group     string // the peer group that it serves
 	Bytes     int64  // of the arena

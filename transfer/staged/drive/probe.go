@@ -123,7 +123,8 @@ func (s *Stage) askPlace(k *probe, r Route) {
 	s.cfg.Owner.AskPlace(k.peer, k.n, fit(s.cfg.Chunk))
 }
 
-// hang ends the wire mover of a probe whose fetches do not end in time.
+// hang ends the wire mover of a probe whose fetches do not end in time, once no job has
+// chunks with it.
 func (s *Stage) hang(k *probe, r Route) {
 	s.work.Go(func() {
 		t := time.NewTimer(s.cfg.Patience)
@@ -134,7 +135,11 @@ func (s *Stage) hang(k *probe, r Route) {
 			return
 		}
 		s.post(func() {
-			if w := s.wires[r]; s.probing.now == k && w != nil && w.mover != nil && len(s.jobsOf(r)) == 0 {
+			switch w := s.wires[r]; {
+			case s.probing.now != k || w == nil || w.mover == nil: // its fetches have ended
+			case len(s.jobsOf(r)) > 0:
+				s.hang(k, r)
+			default:
 				w.mover.Kill(fmt.Errorf("a probe of %s does not end", k.peer))
 			}
 		})

@@ -186,3 +186,32 @@ func TestProbeEnds(t *testing.T) {
 		t.Errorf("a probe without a session: %v", r.err)
 	}
 }
+
+// TestProbeHangsBesideJobs: a probe whose fetch hangs ends with the wire mover once the job
+// beside it, which lasts longer than any patience, is over.
+func TestProbeHangsBesideJobs(t *testing.T) {
+	p := newPair(t, 2)
+	hangs := make(chan struct{}, 64)
+	p.dst.fetch = func(w staged.Wire, f staged.Fetching, _ []byte, done func(error)) func() {
+		if f.Offer < 1<<63 {
+			return w.Fetch(f, done)
+		}
+		hangs <- struct{}{}
+		return func() {}
+	}
+	p.src.held = func(uint64) bool { return true }
+	p.src.sync(func() { p.src.lose = func(m staged.Message) bool { _, is := m.(staged.Offer); return is } })
+	end := p.probe()
+	<-hangs
+	p.pull(1)
+	time.AfterFunc(200*time.Millisecond, func() { p.dst.sync(func() { p.dst.stage.Cancel(p.job(1)) }) })
+	if r := <-end; !errors.Is(r.err, drive.ErrProbe) {
+		t.Errorf("%+v, %v", r.m, r.err)
+	}
+	if r := p.wait(t); r.err == nil {
+		t.Error("a canceled pull succeeded")
+	}
+	p.src.leaves(p.dst.id) // no credit comes for what was lost
+	p.src.meets(p.dst)
+	p.quiet(t)
+}
