@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
@@ -16,6 +17,7 @@ type Stream struct {
 	conn  net.Conn
 	codec wire.Codec
 	buf   []byte
+	lost  error // of the write that failed: what follows would be read as the rest of it
 }
 
 // Send sends an item. An error says that the caller is gone, or that v is too large.
@@ -40,11 +42,13 @@ func (s *Stream) write(b []byte) error {
 	if cap(b) <= 64<<10 {
 		s.buf = b
 	}
-	if err := s.conn.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
-		return err
+	if s.lost != nil {
+		return s.lost
 	}
-	_, err := s.conn.Write(b)
-	return err
+	if s.lost = s.conn.SetWriteDeadline(time.Now().Add(writeWithin)); s.lost == nil {
+		_, s.lost = s.conn.Write(b)
+	}
+	return s.lost
 }
 
 // answer calls home and has h answer. An error says that the caller got no whole answer.
@@ -126,8 +130,19 @@ func (s *Server) handle(ctx context.Context, h Handler, c Call, out *Stream) (er
 	return h(ctx, c, out)
 }
 
-// maxFault bounds the text of an error item.
+// maxFault bounds each text of an error item, in bytes.
 const maxFault = 4 << 10
+
+// shown is f as it may be sent. Its texts are bounded, and they are UTF-8: a client that
+// cannot read the error gets no answer at all.
+func shown(f wire.Fault) wire.Fault {
+	cut := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxFault)], "") }
+	f.Message, f.Diagnostic = cut(f.Message), cut(f.Diagnostic)
+	if f.Public != nil {
+		f.Public = &wire.Public{Type: f.Public.Type, Message: cut(f.Public.Message)}
+	}
+	return f
+}
 
 // finish ends the answer in order, with the error that its handler returned.
 func (s *Stream) finish(err error) error {
@@ -137,9 +152,8 @@ func (s *Stream) finish(err error) error {
 		if !ok {
 			f = &wire.Fault{Type: wire.Type{Name: wire.Unknown}, Message: err.Error()}
 		}
-		f.Message = f.Message[:min(len(f.Message), maxFault)]
 		var e error
-		if b, e = wire.AppendFault(b, s.codec, *f); e != nil {
+		if b, e = wire.AppendFault(b, s.codec, shown(*f)); e != nil {
 			return e
 		}
 	}

@@ -23,7 +23,8 @@ const (
 	quietWithin = 5 * time.Minute  // between two messages of an answer
 	lastWithin  = time.Second      // from the last item to the sentinel
 	shakeWithin = 5 * time.Second
-	maxShakes   = 256 // connections that have not said yet which call they answer
+	maxShakes   = 256     // connections that have not said yet which call they answer
+	maxShake    = 4 << 10 // bytes of a handshake
 )
 
 // Target is an endpoint of one instance.
@@ -110,7 +111,7 @@ func (c *Client) arrive(conn net.Conn) bool {
 	err := conn.SetReadDeadline(time.Now().Add(shakeWithin))
 	var t wire.TwoPart
 	if err == nil {
-		t, err = wire.ReadTwoPart(conn)
+		t, err = wire.ReadTwoPart(io.LimitReader(conn, maxShake))
 	}
 	h, e := wire.DecodeHandshake(t)
 	c.mu.Lock()

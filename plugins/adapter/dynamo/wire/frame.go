@@ -128,8 +128,8 @@ func AppendTwoPart(b []byte, t TwoPart) []byte {
 	return append(append(b, t.Header...), t.Body...)
 }
 
-// ReadAck reads the answer to a Frame: "" is the acknowledgement, a text of Rejected is a
-// refusal, and any other text is taken as an acknowledgement, as Dynamo does.
+// ReadAck reads the answer to a Frame: "" is the acknowledgement, any other text
+// may be a refusal; Dynamo takes one that begins with no known word as an acknowledgement.
 func ReadAck(r io.Reader) (string, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
