@@ -14,7 +14,6 @@ package dynamo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -103,6 +102,7 @@ func (a *Adapter) start() error {
 	if err != nil {
 		return err
 	}
+	a.backend = backend
 	a.id = NewID()
 	for name, h := range map[string]plane.Handler{"handoff": a.handoff, "reshard": a.reshard, "status": a.status} {
 		e := a.cfg.Endpoint(name)
@@ -118,7 +118,7 @@ func (a *Adapter) start() error {
 	if len(a.cfg.NATS.URLs) > 0 {
 		e := a.cfg.Endpoint("handoff")
 		if a.events, err = newPublisher(a.cfg.NATS, e, a.Log); err != nil {
-			return errors.Join(err, backend.Close())
+			return err
 		}
 		r, err := directory.NewChannel(e, Topic, a.events.id).Record()
 		if err != nil {
@@ -126,7 +126,7 @@ func (a *Adapter) start() error {
 		}
 		a.fixed = append(a.fixed, r)
 	}
-	a.backend, a.keeper = backend, directory.Keep(backend, look, a.Log)
+	a.keeper = directory.Keep(backend, look, a.Log)
 	a.Log.Info("serves Dynamo's clients", "endpoints", a.cfg.Namespace+"."+a.cfg.Component, "addr", addr, "instance", fmt.Sprintf("%x", a.id))
 	return nil
 }
@@ -159,7 +159,7 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// goodbye bounds the removal of records when nothing else does.
+// goodbye bounds the removal of records, also when ctx has ended.
 const goodbye = time.Second
 
 // end ends a life, once.

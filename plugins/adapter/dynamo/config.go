@@ -45,7 +45,7 @@ const (
 	maxHomes = 64
 )
 
-// parse reads and checks a section: handoff.ErrSection names every fault.
+// ParseConfig reads and checks a section: handoff.ErrSection names every fault.
 func ParseConfig(section []byte) (Config, error) {
 	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Codec: "msgpack", Etcd: etcd.Default(), NATS: nats.Default()}
 	d := yaml.NewDecoder(bytes.NewReader(section))

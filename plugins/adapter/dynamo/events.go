@@ -3,6 +3,7 @@ package dynamo
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -49,14 +50,16 @@ func lifecycle(g adapter.Group, n control.Notice) Lifecycle {
 	return d
 }
 
-// publisher tells events. It is the adapter's: calls come one at a time. A nil one tells
-// nobody.
+// publisher tells events. A nil one tells nobody. Safe for concurrent use: an adapter may be
+// closed while it is notified.
 type publisher struct {
 	nc      *natsgo.Conn
 	id      uint64
-	seq     uint64
 	subject string
 	log     *slog.Logger
+
+	mu      sync.Mutex // guards:
+	seq     uint64
 	failing bool
 }
 
@@ -74,6 +77,8 @@ func (p *publisher) tell(l Lifecycle) {
 		return
 	}
 	payload, err := wire.Msgpack.Encode(l)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var b []byte
 	if err == nil {
 		b, err = wire.Event{Publisher: p.id, Sequence: p.seq, PublishedAt: uint64(time.Now().UnixMilli()), Topic: Topic, Payload: payload}.Encode()

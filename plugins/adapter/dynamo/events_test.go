@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"strings"
+	"sync"
 	"testing"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -69,6 +70,23 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s tells the key", kind)
 		}
 	}
+}
+
+// TestCloseWhileNotified: an adapter may be closed while it is told something.
+func TestCloseWhileNotified(t *testing.T) {
+	r, ctx := newRig(t, "\nnats: {urls: ['nats://127.0.0.1:1']}"), ctxOf(t)
+	var told sync.WaitGroup
+	told.Go(func() {
+		for range 100 {
+			if err := r.a.Notify(ctx, adapter.Update{Notices: []control.Notice{{Kind: control.Over, ID: id}}}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err := r.a.Close(); err != nil {
+		t.Error(err)
+	}
+	told.Wait()
 }
 
 // TestEventsWithoutNATS: a server that is away costs the events, and nothing else.

@@ -57,7 +57,7 @@ func (n *news) tell(u adapter.Update) adapter.State {
 	for _, id := range u.Gone {
 		n.forget(id)
 	}
-	if u.Whole != nil {
+	if u.Whole != nil && !u.Whole.More { // with More, what it does not show may be held too
 		for id := range n.ids {
 			if !slices.ContainsFunc(u.Whole.Handoffs, func(i control.Info) bool { return i.ID == id }) {
 				n.forget(id)
