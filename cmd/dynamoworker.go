@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"time"
 
@@ -30,7 +31,7 @@ type dynamoWorkerFlags struct {
 func newDynamoWorkerCmd() *cobra.Command {
 	var f dynamoWorkerFlags
 	cmd := &cobra.Command{
-		Use:   "dynamo-worker --role ROLE --front SOCKET --config FILE",
+		Use:   "dynamo-worker --role ROLE --front SOCKET --config FILE --model NAME",
 		Short: "Serve an engine to NVIDIA Dynamo as a prefill or decode worker",
 		Long: `A Dynamo worker for an engine that has none: endpoint generate of a prefill or a decode
 component, on behalf of one engine that serves the Generate front on a unix socket, as
@@ -39,6 +40,8 @@ manifest; decode has its engine import that, and streams tokens.
 
 FILE has the keys of the sidecar's adapter dynamo: namespace, etcd or folder, listen. Its
 component is where hand-offs that nobody imports are released.
+
+While the engine does not listen on its socket, Dynamo's clients do not find the worker.
 
 A signal ends it in Dynamo's order: its records go, calls of clients that have not heard of
 it are served for --grace, what runs ends by itself within --drain-timeout.`,
@@ -105,12 +108,41 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	<-ctx.Done()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	attend(ctx, look.C, func(ctx context.Context) error {
+		_, err := front.Dial(ctx, f.front)
+		return err
+	}, w.Offer)
 	slog.Info("ends: no new calls are taken after the grace period", "grace", f.grace)
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), f.grace+f.drain)
 	defer stop()
 	w.Close(last)
 	return nil
+}
+
+// attend offers a worker while its engine can be dialled, which it looks at with every tick,
+// until ctx ends.
+func attend(ctx context.Context, tick <-chan time.Time, dial func(context.Context) error, offer func(bool)) {
+	for there := true; ; {
+		select {
+		case <-tick:
+		case <-ctx.Done():
+			return
+		}
+		ask, cancel := context.WithTimeout(ctx, time.Second)
+		err := dial(ask)
+		cancel()
+		if ctx.Err() != nil || there == (err == nil) {
+			continue
+		}
+		if there = err == nil; there {
+			slog.Info("the engine is back: the worker is offered again")
+		} else {
+			slog.Warn("the engine is away: the worker is offered to nobody until it is back", "err", err)
+		}
+		offer(there)
+	}
 }
 
 // fronted is an engine behind the Generate front.
@@ -146,6 +178,9 @@ func (e fronted) Decode(ctx context.Context, j worker.Job, m *handoff.Manifest, 
 
 // refused keeps what a caller decides by.
 func refused(err error) error {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		return fmt.Errorf("%w: %w", handoff.ErrNotReady, err)
+	}
 	if errors.Is(err, front.ErrRequest) {
 		return fmt.Errorf("%w: %w", handoff.ErrBound, err)
 	}

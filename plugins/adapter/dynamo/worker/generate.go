@@ -132,7 +132,7 @@ func (w *Worker) decode(ctx context.Context, c plane.Call, out *plane.Stream) er
 		err = out.Send(Output{Tokens: []int32{}, Finish: reason})
 	}
 	if err != nil && m != nil {
-		w.giveUp(*m) // it succeeds too when the import has used it up
+		w.giveUp(*m) // also when its import has used it up: then it is gone
 	}
 	if why := context.Cause(ctx); err != nil && why != nil {
 		err = errors.Join(why, err)

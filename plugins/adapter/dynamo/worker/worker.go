@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/batonkv/baton/plugins/adapter/dynamo"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -65,6 +68,7 @@ type Worker struct {
 	client  *plane.Client
 	backend directory.Backend
 	keeper  *directory.Keeper
+	records []directory.Record
 	release sync.WaitGroup
 }
 
@@ -101,13 +105,24 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 		w.Close(now)
 		return nil, err
 	}
-	w.keeper.Set([]directory.Record{instance, card})
+	w.records = []directory.Record{instance, card}
+	w.Offer(true)
 	cfg.Log.Info("serves Dynamo's routers", "endpoint", at.String(), "role", string(cfg.Role), "addr", addr, "instance", fmt.Sprintf("%x", w.id))
 	return w, nil
 }
 
 func (w *Worker) endpoint() directory.Endpoint {
 	return directory.Endpoint{Namespace: w.cfg.Dynamo.Namespace, Component: w.cfg.Component, Name: "generate"}
+}
+
+// Offer has clients find the worker, as they do from Start on, or not: of one whose engine is
+// away they would see every call fail, and fast.
+func (w *Worker) Offer(on bool) {
+	if on {
+		w.keeper.Set(w.records)
+	} else {
+		w.keeper.Set(nil)
+	}
 }
 
 // Ready returns when the worker is registered.
@@ -131,8 +146,7 @@ func (w *Worker) Close(ctx context.Context) {
 // card makes the instance one that routers route to.
 func (w *Worker) card() (directory.Record, error) {
 	type runtime struct {
-		Blocks int64             `json:"total_kv_blocks"`
-		Data   map[string]string `json:"runtime_data"`
+		Data map[string]string `json:"runtime_data"`
 	}
 	kind := "decode"
 	needs := [][]string{}
@@ -150,12 +164,26 @@ func (w *Worker) card() (directory.Record, error) {
 		Worker    string     `json:"worker_type"`
 		Needs     [][]string `json:"needs"`
 		Runtime   runtime    `json:"runtime_config"`
-	}{Name: w.cfg.Model, Slug: w.cfg.Model, Source: w.cfg.Model, Block: w.cfg.Block, Type: "Completions", Input: "Tokens",
+	}{Name: w.cfg.Model, Slug: slug(w.cfg.Model), Source: w.cfg.Model, Block: w.cfg.Block, Type: "Completions", Input: "Tokens",
 		Worker: kind, Needs: needs, Runtime: runtime{Data: map[string]string{"baton": "v1"}}})
 	if err != nil {
 		return directory.Record{}, err
 	}
 	return directory.NewModel(w.endpoint(), w.id, b).Record()
+}
+
+// slug is a model's name in the characters that Dynamo's cards allow: one with others makes
+// no worker.
+func slug(model string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', c == '-', c == '_':
+			return c
+		case c >= 'A' && c <= 'Z':
+			return c - 'A' + 'a'
+		}
+		return '_'
+	}, model)
 }
 
 // label is the engine's name of a call: one that comes twice is two requests.
@@ -175,47 +203,58 @@ func (w *Worker) giveUp(m handoff.Manifest) {
 		ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
 		defer cancel()
 		if err := w.giveUpNow(ctx, m); err != nil {
-			w.cfg.Log.Warn("a hand-off that nobody imports was not released; its lease ends it", "id", m.ID.String(), "err", err)
+			w.cfg.Log.Warn("a hand-off that nobody imports may still be held; its lease ends it", "id", m.ID.String(), "err", err)
 		}
 	})
 }
 
-// giveUpNow asks the group that holds it: whose card says so, or else each.
+// giveUpNow asks the group that holds it, until one answers: first who has its card, then
+// the others, since a group that takes no work has none.
 func (w *Worker) giveUpNow(ctx context.Context, m handoff.Manifest) error {
-	all, err := w.holders(ctx, m.ID.Group)
+	named, others, err := w.holders(ctx, m.ID.Group)
 	if err != nil {
 		return err
 	}
-	d := dynamo.FromManifest(m)
 	err = fmt.Errorf("%w: no endpoint %s", handoff.ErrGroup, w.cfg.Dynamo.Endpoint("handoff"))
-	for _, to := range all[:min(len(all), maxAsked)] {
-		var a *plane.Answer
-		if a, err = w.client.Call(ctx, to, dynamo.HandoffRequest{Op: "release", ID: &d.ID, Key: d.Key}); err != nil {
-			continue
-		}
-		var done dynamo.Done
-		err = a.Next(ctx, &done)
-		a.Close()
-		if err == nil {
+	all := slices.Concat(named, others)
+	for n, to := range all[:min(len(all), maxAsked)] {
+		err = w.askRelease(ctx, to, m)
+		f, answered := errors.AsType[*wire.Fault](err)
+		switch {
+		case err == nil, answered && n < len(named) && f.Kind() == wire.NotFound: // its import has used it up
 			return nil
+		case answered && n < len(named):
+			return err
 		}
 	}
 	return err
 }
 
-// holders are the handoff endpoints: that of a group alone, when a card names it.
-func (w *Worker) holders(ctx context.Context, group string) (all []plane.Target, err error) {
+func (w *Worker) askRelease(ctx context.Context, to plane.Target, m handoff.Manifest) error {
+	d := dynamo.FromManifest(m)
+	a, err := w.client.Call(ctx, to, dynamo.HandoffRequest{Op: "release", ID: &d.ID, Key: d.Key})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	var done dynamo.Done
+	return a.Next(ctx, &done)
+}
+
+// holders are the handoff endpoints, those of a group by its cards apart. A process that was
+// killed has one until its lease ends.
+func (w *Worker) holders(ctx context.Context, group string) (named, others []plane.Target, err error) {
 	e := w.cfg.Dynamo.Endpoint("handoff")
 	path := e.Namespace + "/" + e.Component + "/" + e.Name + "/"
 	cards, err := first(ctx, w.backend, directory.Models+path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	records, err := first(ctx, w.backend, directory.Instances+path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var its uint64
+	its := map[uint64]bool{}
 	for _, r := range cards {
 		var m directory.Model
 		var card struct {
@@ -224,7 +263,7 @@ func (w *Worker) holders(ctx context.Context, group string) (all []plane.Target,
 			} `json:"runtime_config"`
 		}
 		if json.Unmarshal(r.Value, &m) == nil && json.Unmarshal(m.Card, &card) == nil && string(card.Runtime.Data["baton_group"]) == `"`+group+`"` {
-			its = m.ID
+			its[m.ID] = true
 		}
 	}
 	for _, r := range records {
@@ -232,13 +271,13 @@ func (w *Worker) holders(ctx context.Context, group string) (all []plane.Target,
 		if json.Unmarshal(r.Value, &i) != nil {
 			continue
 		}
-		if to, ok := target(i); ok && i.ID == its {
-			return []plane.Target{to}, nil
+		if to, ok := target(i); ok && its[i.ID] {
+			named = append(named, to)
 		} else if ok {
-			all = append(all, to)
+			others = append(others, to)
 		}
 	}
-	return all, nil
+	return named, others, nil
 }
 
 // first is the first snapshot of a watch.

@@ -310,6 +310,61 @@ func TestReleasedOnce(t *testing.T) {
 	}
 }
 
+// TestReleasedByWhoLives: the card of a process that was killed, under the same group, is in
+// nobody's way.
+func TestReleasedByWhoLives(t *testing.T) {
+	r := newRig(t, discovery.Decode, true)
+	e := r.cfg.Endpoint("handoff")
+	i, err := directory.NewInstance(e, 9, "127.0.0.1:1", "msgpack").Record()
+	m, err2 := directory.NewModel(e, 9, json.RawMessage(`{"runtime_config":{"runtime_data":{"baton_group":"p"}}}`)).Record()
+	if err = errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	k := directory.Keep(r.files, time.Second, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { k.Close(context.Background()) })
+	k.Set([]directory.Record{i, m})
+	if err := k.Settled(r.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	r.engine.err = handoff.ErrCapacity
+	if _, _, err := r.rest(r.call(Request{Tokens: []int32{1}, Prefill: carrier(t, dynamo.Carrier)})); err == nil {
+		t.Error("a failure is an answer")
+	}
+	r.wantReleased()
+}
+
+// TestOffer: a worker whose engine is away is not found, and comes back as what it was.
+func TestOffer(t *testing.T) {
+	r := newRig(t, discovery.Decode, true)
+	there := func() directory.Snapshot {
+		if err := r.worker.Ready(r.ctx()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := first(r.ctx(), r.files, directory.Instances+"dynamo/c/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := there()
+	r.worker.Offer(false)
+	if s := there(); len(s) != 0 {
+		t.Errorf("%s is there", s)
+	}
+	r.worker.Offer(true)
+	if s := there(); len(before) != 1 || !reflect.DeepEqual(s, before) {
+		t.Errorf("%s, want %s", s, before)
+	}
+}
+
+func TestSlug(t *testing.T) {
+	for model, want := range map[string]string{"tiny": "tiny", "Meta/Llama-3.1_8B": "meta_llama-3_1_8b", "größe": "gr__e"} {
+		if got := slug(model); got != want {
+			t.Errorf("%q: %q, want %q", model, got, want)
+		}
+	}
+}
+
 // TestEnd: the records go first, what runs ends.
 func TestEnd(t *testing.T) {
 	r := newRig(t, discovery.Decode, true)
