@@ -197,7 +197,7 @@ func (m *Machine) engineDown(s Session) {
 		m.cancelReads(d)
 	}
 	m.publish(events.Detached, events.Event{})
-	m.unmap = s
+	m.unmap, m.gone = s, m.now
 	m.unmapQuiet()
 	if m.leads() {
 		m.memberDown(m.cfg.Self)

@@ -88,6 +88,7 @@ type Machine struct {
 	// attaches counts them: a pin of before one is told from a pin of after it.
 	attaches handoff.Generation
 	unmap    Session // a gone engine's buffers, unmapped once quiet
+	gone     Now     // when that engine went, or the mover was last asked to end for its sums
 	records  map[place]discovery.Record
 	peers    map[handoff.Member]*peer
 	links    map[handoff.Member]*link
@@ -198,6 +199,9 @@ func (m *Machine) Next() (at Now, ok bool) {
 	}
 	for _, l := range m.leaving {
 		earliest(l.since + m.cfg.KillAfter)
+	}
+	if t, some := m.killAdderAt(); some {
+		earliest(t)
 	}
 	for _, d := range m.dests {
 		if t, stuck := m.killAt(d); stuck {

@@ -24,11 +24,26 @@ func (m *Machine) killAt(d *handoff.Dest) (at Now, ok bool) {
 	return since + m.cfg.KillAfter, ok
 }
 
+// killAdderAt is when the mover must end for sums of a gone engine's memory, which keep the
+// next engine from attaching. Another mover makes them again.
+func (m *Machine) killAdderAt() (at Now, ok bool) {
+	return m.gone + m.cfg.KillAfter, m.unmap != 0 && len(m.adding) > 0
+}
+
+func (m *Machine) killAdder() bool {
+	at, ok := m.killAdderAt()
+	if ok = ok && at <= m.now; ok {
+		m.gone = m.now
+	}
+	return ok
+}
+
 // killStuck asks for the end of movers whose copies or packs were asked to stop and have
-// not. Their exit ends every ticket, and those alone free memory; another mover starts. A
+// not, or whose sums do not end. Their exit ends every ticket, and those alone free memory; another mover starts. A
 // mover that has not exited as long again is asked for again.
 func (m *Machine) killStuck() {
 	local := m.killPackers()
+	local = m.killAdder() || local
 	due := false
 	for _, d := range m.dests {
 		at, ok := m.killAt(d)

@@ -247,6 +247,15 @@ func TestSumsKeepMemoryMapped(t *testing.T) {
 		t.Fatalf("an engine attached under a sum: %v", p.closed)
 	}
 	w.run()
+	if packs := len(p.packs); packs != 0 {
+		t.Fatalf("a mover is to end at once: %v", p.packs)
+	}
+	for kills := 1; kills <= 2; kills++ { // once for each mover that does not end them
+		w.tick(p.m.cfg.KillAfter)
+		if len(p.packs) != kills {
+			t.Fatalf("movers that were to end: %v, want %d", p.packs, kills)
+		}
+	}
 	p.makeSums()
 	if p.unmaps == 0 {
 		t.Fatal("not unmapped")
