@@ -84,7 +84,7 @@ type Staging struct {
 // Transports of Staging.
 const (
 	Auto      = "auto"      // the best that both ends have
-	NIXL      = "nixl"      // in clear too, or as its backend does
+	NIXL      = "nixl"      // side connections with TLS; the bytes as its backend moves them, which may be in clear
 	TCP       = "tcp"       // TLS 1.3 with the sidecars' certificates
 	TCPPlain  = "tcp-plain" // anybody on the network may read and change what travels
 	NoStaging = "none"

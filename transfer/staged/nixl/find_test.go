@@ -104,6 +104,8 @@ func TestOptions(t *testing.T) {
 		"relative python":  {Python: "python3", Backend: "UCX"},
 		"no backend":       {},
 		"backend, a path":  {Backend: "../UCX"},
+		"backend, long":    {Backend: strings.Repeat("U", maxBackend+1)},
+		"backend, bytes":   {Backend: "\xff"},
 		"no value":         {Backend: "UCX", Params: []string{"device_list"}},
 		"no key":           {Backend: "UCX", Params: []string{"=1"}},
 		"twice":            {Backend: "UCX", Params: []string{"a=1", "a=2"}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 )
 
 // Options is the nixl section of a configuration.
@@ -15,6 +16,9 @@ type Options struct {
 	Backend string   `yaml:"backend" help:"NIXL's plugin that moves bytes"`
 	Params  []string `yaml:"params" help:"KEY=VALUE for the plugin, such as device_list=mlx5_0"`
 }
+
+// maxBackend bounds a backend's name in bytes: peers hear it in their greeting.
+const maxBackend = 64
 
 // DefaultOptions takes the library where it is found.
 func DefaultOptions() Options { return Options{Backend: DefaultBackend} }
@@ -30,7 +34,7 @@ func (o Options) Check() error {
 			fault("%s: %q: want an absolute path", p.field, p.path)
 		}
 	}
-	if o.Backend == "" || strings.ContainsAny(o.Backend, "\x00/") {
+	if o.Backend == "" || len(o.Backend) > maxBackend || !utf8.ValidString(o.Backend) || strings.ContainsAny(o.Backend, "\x00/") {
 		fault("backend: %q: want a plugin of NIXL, such as %s", o.Backend, DefaultBackend)
 	}
 	if _, err := o.params(); err != nil {
