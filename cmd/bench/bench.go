@@ -64,6 +64,7 @@ func Rows() []Row {
 		{"plan", "planning a re-shard", plan},
 		{"lower", "lowering one rank pair of a request", lowering},
 		{"staging", "hand-offs between hosts that share no memory against one flat stream of the same bytes", staging},
+		{"staging-rows", "hand-offs by NIXL between hosts that share no memory against a NIXL descriptor for each row of the same bytes", stagingRows},
 		{"verify", "hand-offs whose bytes are summed up at both ends against hand-offs that are not", verifyCost},
 		{"load", "many small hand-offs over TCP beside shared memory", loaded},
 		{"parts", "time from a prompt's last chunk to its admission when its chunks left as they were computed", early},
@@ -80,11 +81,13 @@ func Run(ctx context.Context, only string, o Options) (Report, error) {
 	}
 	rep := Report{Date: time.Now().UTC().Format("2006-01-02"), Go: runtime.Version(), Cores: runtime.NumCPU(), CPU: CPU()}
 	var names []string
+	matched := false
 	for _, r := range Rows() {
 		names = append(names, r.Name)
 		if !re.MatchString(r.Name) {
 			continue
 		}
+		matched = true
 		o.Progress(r.Name + ": " + r.What)
 		rs, err := r.Run(ctx, o)
 		if err != nil {
@@ -92,7 +95,10 @@ func Run(ctx context.Context, only string, o Options) (Report, error) {
 		}
 		rep.Rows = append(rep.Rows, rs...)
 	}
-	if len(rep.Rows) == 0 {
+	switch {
+	case len(rep.Rows) == 0 && matched:
+		return rep, fmt.Errorf("bench: nothing measured: this host lacks what %q needs, which was said above", only)
+	case len(rep.Rows) == 0:
 		return rep, fmt.Errorf("bench: no row matches %q: rows are %s", only, strings.Join(names, ", "))
 	}
 	return rep, nil

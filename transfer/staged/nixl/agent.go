@@ -152,6 +152,9 @@ func (a *agent) start(rs []read) int {
 	return int(C.nx_agent_start(a.c, reads(rs), C.int32_t(len(rs))))
 }
 
+// startRows starts one read of n chunks, a descriptor for each.
+func (a *agent) startRows(rs []read, n int) { C.nx_agent_start_rows(a.c, reads(rs), C.int32_t(n)) }
+
 // wait asks after reads that are busy until one has ended, for some time at most.
 func (a *agent) wait(rs []read, microseconds int32) {
 	C.nx_agent_wait(a.c, reads(rs), C.int32_t(len(rs)), C.int32_t(microseconds))

@@ -23,5 +23,6 @@ func (*library) agent(string, Config, bool) (*agent, error) { return nil, ErrLib
 func (*agent) metadata() ([]byte, error)                    { return nil, ErrLibrary }
 func (*agent) connect(string, welcome, welcome) error       { return ErrLibrary }
 func (*agent) start(rs []read) int                          { return len(rs) }
+func (*agent) startRows([]read, int)                        {}
 func (*agent) wait([]read, int32)                           {}
 func (*agent) end([]read)                                   {}

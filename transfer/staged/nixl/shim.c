@@ -1,80 +1,11 @@
 #define _GNU_SOURCE
-#include "shim.h"
+#include "lib.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-typedef void *handle; /* every object of the library */
-
-enum { HOST_MEMORY = 0, READ = 0, LOCKED = 1 };
-
-/* The settings of an agent as the library reads them. */
-struct settings {
-	bool progress, listen;
-	int port;
-	int sync;
-	unsigned workers;
-	uint64_t progress_us, listen_us;
-	bool telemetry;
-};
-
-/* The functions that are needed, all of them. */
-#define FUNCTIONS(F)                                                                                                   \
-	F(bool, is_stub, (void))                                                                                       \
-	F(int, create_configured_agent, (const char *, const struct settings *, handle *))                             \
-	F(int, destroy_agent, (handle))                                                                                \
-	F(int, get_plugin_params, (handle, const char *, handle *, handle *))                                          \
-	F(int, mem_list_size, (handle, size_t *))                                                                      \
-	F(int, mem_list_get, (handle, size_t, int *))                                                                  \
-	F(int, destroy_mem_list, (handle))                                                                             \
-	F(int, create_params, (handle *))                                                                              \
-	F(int, params_add, (handle, const char *, const char *))                                                       \
-	F(int, destroy_params, (handle))                                                                               \
-	F(int, create_backend, (handle, const char *, handle, handle *))                                               \
-	F(int, destroy_backend, (handle))                                                                              \
-	F(int, create_opt_args, (handle *))                                                                            \
-	F(int, opt_args_add_backend, (handle, handle))                                                                 \
-	F(int, destroy_opt_args, (handle))                                                                             \
-	F(int, create_reg_dlist, (int, handle *))                                                                      \
-	F(int, reg_dlist_add_desc, (handle, uintptr_t, size_t, uint64_t, const void *, size_t))                        \
-	F(int, destroy_reg_dlist, (handle))                                                                            \
-	F(int, register_mem, (handle, handle, handle))                                                                 \
-	F(int, get_local_md, (handle, void **, size_t *))                                                              \
-	F(int, load_remote_md, (handle, const void *, size_t, char **))                                                \
-	F(int, create_xfer_dlist, (int, handle *))                                                                     \
-	F(int, xfer_dlist_add_desc, (handle, uintptr_t, size_t, uint64_t))                                             \
-	F(int, destroy_xfer_dlist, (handle))                                                                           \
-	F(int, prep_xfer_dlist, (handle, const char *, handle, handle *, handle))                                      \
-	F(int, release_xfer_dlist_handle, (handle, handle))                                                            \
-	F(int, make_xfer_req, (handle, int, handle, const int *, size_t, handle, const int *, size_t, handle *, handle)) \
-	F(int, create_xfer_req, (handle, int, handle, handle, const char *, handle *, handle))                         \
-	F(int, post_xfer_req, (handle, handle, handle))                                                                \
-	F(int, get_xfer_status, (handle, handle))                                                                      \
-	F(int, release_xfer_req, (handle, handle))                                                                     \
-	F(int, destroy_xfer_req, (handle))
-
-/* Functions that a release may lack: what they do is done without them, later or dearer. */
-#define OPTIONAL(F) F(int, agent_make_connection, (handle, const char *, handle))
-
-struct nx_lib {
-#define FIELD(RETURN, NAME, ARGS) RETURN(*NAME) ARGS;
-	FUNCTIONS(FIELD)
-	OPTIONAL(FIELD)
-#undef FIELD
-};
-
-struct nx_agent {
-	struct nx_lib *lib;
-	handle agent, backend, opt;
-	handle local, remote; /* prepared lists of chunks */
-	struct nx_chunks own, peer;
-	int64_t whole; /* bytes of a read that has its descriptors prepared */
-	char *name; /* of the peer's agent */
-};
 
 static const char *word(int status)
 {
@@ -311,13 +242,8 @@ static void forget(struct nx_agent *a, struct nx_read *r)
 	r->req = 0;
 }
 
-static void start(struct nx_agent *a, struct nx_read *r)
+void nx_post(struct nx_agent *a, struct nx_read *r, int status, handle req)
 {
-	handle req = NULL;
-	int local = r->local, remote = r->remote;
-	int status = r->bytes == a->whole
-			     ? a->lib->make_xfer_req(a->agent, READ, a->local, &local, 1, a->remote, &remote, 1, &req, a->opt)
-			     : short_read(a, r, &req);
 	r->req = status ? 0 : (uint64_t)(uintptr_t)req;
 	r->posted = status == 0;
 	if (!status)
@@ -325,6 +251,16 @@ static void start(struct nx_agent *a, struct nx_read *r)
 	r->status = status > 0 ? NX_BUSY : status;
 	if (status <= 0)
 		forget(a, r);
+}
+
+static void start(struct nx_agent *a, struct nx_read *r)
+{
+	handle req = NULL;
+	int local = r->local, remote = r->remote;
+	int status = r->bytes == a->whole
+			     ? a->lib->make_xfer_req(a->agent, READ, a->local, &local, 1, a->remote, &remote, 1, &req, a->opt)
+			     : short_read(a, r, &req);
+	nx_post(a, r, status, req);
 }
 
 static int64_t now_us(void)

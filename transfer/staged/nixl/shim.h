@@ -56,6 +56,10 @@ struct nx_read {
  * Returns how many were started, or failed to. */
 int32_t nx_agent_start(struct nx_agent *a, struct nx_read *r, int32_t n);
 
+/* Starts one read of the first count chunks, a descriptor for each, as r. A post may do the
+ * whole copy, however long that takes. */
+void nx_agent_start_rows(struct nx_agent *a, struct nx_read *r, int32_t count);
+
 /* Asks after the reads that are NX_BUSY until one has ended, for wait_us at most. Returns
  * how many have ended, and forgets their requests. */
 int32_t nx_agent_wait(struct nx_agent *a, struct nx_read *r, int32_t n, int32_t wait_us);

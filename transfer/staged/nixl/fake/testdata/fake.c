@@ -52,6 +52,7 @@ struct agent {
 struct request {
 	int polls, pid;
 	struct piece into, from;
+	struct request *next; /* of the same transfer */
 };
 
 static struct piece rest; /* of the last stuck read */
@@ -231,6 +232,15 @@ int nixl_capi_prep_xfer_dlist(handle h, const char *name, handle list, handle *o
 
 int nixl_capi_release_xfer_dlist_handle(handle a, handle l) { (void)a; return list_free(l); }
 
+static void free_requests(struct request *r)
+{
+	while (r) {
+		struct request *next = r->next;
+		free(r);
+		r = next;
+	}
+}
+
 #ifndef OLD
 static int request(struct piece into, struct piece from, int pid, handle *out)
 {
@@ -246,7 +256,21 @@ int nixl_capi_make_xfer_req(handle a, int op, handle ll, const int *li, size_t l
 {
 	struct list *l = ll, *r = rl;
 	(void)a, (void)opt;
-	return op || ln != 1 || rn != 1 ? -1 : request(l->p[*li], r->p[*ri], r->pid, out);
+	int status = op || ln < 1 || ln != rn ? -1 : 0;
+	struct request *all = NULL;
+	for (size_t i = ln; i-- > 0 && !status;) {
+		handle one = NULL;
+		status = request(l->p[li[i]], r->p[ri[i]], r->pid, &one);
+		if (status)
+			break;
+		((struct request *)one)->next = all;
+		all = one;
+	}
+	if (status)
+		free_requests(all);
+	else
+		*out = all;
+	return status;
 }
 
 int nixl_capi_create_xfer_req(handle h, int op, handle ll, handle rl, const char *name, handle *out, handle opt)
@@ -266,11 +290,14 @@ int nixl_capi_post_xfer_req(handle a, handle req, handle opt)
 	(void)a, (void)opt;
 	if (is("crash"))
 		*(volatile int *)8 = 1;
-	size_t n = is("fails") || is("stuck") ? r->into.len / 2 : r->into.len;
-	struct iovec into = {(void *)r->into.addr, n}, from = {(void *)r->from.addr, n};
-	if (process_vm_readv(r->pid, &into, 1, &from, 1, 0) != (ssize_t)n || is("fails"))
-		return -2;
+	for (struct request *x = r; x; x = x->next) {
+		size_t n = is("fails") || is("stuck") ? x->into.len / 2 : x->into.len;
+		struct iovec into = {(void *)x->into.addr, n}, from = {(void *)x->from.addr, n};
+		if (process_vm_readv(x->pid, &into, 1, &from, 1, 0) != (ssize_t)n || is("fails"))
+			return -2;
+	}
 	if (is("stuck")) {
+		size_t n = r->into.len / 2;
 		rest = (struct piece){r->into.addr + n, r->into.len - n};
 		if (getenv("FAKE_NIXL_MARK"))
 			close(creat(getenv("FAKE_NIXL_MARK"), 0600));
@@ -286,4 +313,4 @@ int nixl_capi_get_xfer_status(handle a, handle req)
 }
 
 int nixl_capi_release_xfer_req(handle a, handle r) { (void)a, (void)r; return 0; }
-int nixl_capi_destroy_xfer_req(handle r) { free(r); return 0; }
+int nixl_capi_destroy_xfer_req(handle r) { free_requests(r); return 0; }
