@@ -47,6 +47,8 @@ const (
 	launches                  // that engine, and attaches
 	inherits                  // the engine of node a of the table
 	loses                     // its engine, to the process in its place
+	grows                     // its engine exports what it computed next of hand-off 0
+	preempts_                 // its engine, hand-off 0
 )
 
 // out is what a node's step does outside it.

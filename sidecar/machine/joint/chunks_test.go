@@ -128,7 +128,7 @@ func (r *runner) unpacked(k int, bad bool) {
 		case bad:
 			n.eng.content[b][r.members[t.src].Rank] = garbage
 		case why == 0:
-			n.eng.content[b][r.members[t.src].Rank] = uint8(n.chunk.bytes >> (8 * j))
+			n.eng.content[b][r.members[t.src].Rank] = uint8(n.chunk.bytes >> (8 * (t.lo + j))) // a pack here is of all that its pin has
 		}
 	}
 	r.dest(staged.UnpackDone{Ticket: u.ticket, Why: why})

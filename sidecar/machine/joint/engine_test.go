@@ -29,6 +29,7 @@ type engine struct {
 	names   map[uint64]string               // by Reserve: the label
 	verdict map[uint64]handoff.DecisionKind // by Reserve: Admit or Drop
 	letGo   map[int]bool                    // hand-offs that this rank's sidecar unpinned alone
+	said    uint32                          // parts of hand-off 0 that it exported; 0: none, or all
 }
 
 const (
@@ -89,6 +90,10 @@ func (r *runner) export(h int) {
 	if bs == nil {
 		r.fail("no room for export %d", h)
 	}
+	if r.set.parts != nil {
+		r.grow()
+		return
+	}
 	for _, b := range bs {
 		e.content[b] = [maxSrc]uint8{goodByte + uint8(h)}
 	}
@@ -98,7 +103,7 @@ func (r *runner) export(h int) {
 // join opens a session: the engine states what it keeps of this launch.
 func (r *runner) join() {
 	n, e := r.node, &r.node.eng
-	e.linked, e.ready = true, false
+	e.linked, e.ready, e.said = true, false, 0 // what was not exported whole stays so: no session goes on for another
 	e.session += 100
 	a := r.attach(n.i, e.launch)
 	a.Held, a.Applied, a.Model.WeightsEpoch, a.Decisions = e.last, e.applied, e.epoch, slices.Clone(e.kept)
@@ -271,6 +276,7 @@ func (r *runner) applyThrough(through uint64, let int) {
 	}
 	for h := range r.set.labels {
 		if let>>h&1 == 1 {
+			e.said = 0
 			free += e.give(exportBit | uint64(h))
 		}
 	}
@@ -308,6 +314,7 @@ func (r *runner) decided(d handoff.Decision) (free int32) {
 	case handoff.SetWeightsEpoch:
 		e.epoch = d.WeightsEpoch
 	case handoff.Free:
+		e.said = 0
 		free += e.give(exportBit | uint64(handOf(d.Label)))
 	}
 	return free

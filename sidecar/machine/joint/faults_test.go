@@ -29,6 +29,7 @@ const (
 	views                            // discovery tells of a death at any time; else with the session's end
 	wires                            // a wire mover dies
 	hosts                            // a host hangs, its group is launched anew elsewhere, and it comes back
+	preempts                         // p's engine takes the memory of a prompt that leaves in parts
 
 	network   = breaks | lates | twice
 	processes = movers | sidecars | enginesDie
@@ -52,6 +53,9 @@ func (e *emitter) faults(at []machine.Now) {
 		}
 	}
 	e.users()
+	if w.may(preempts) && w.computes() {
+		e.fault("hand-off %d is preempted", 0, 0, func(x *world) { x.all(preempts_) })
+	}
 }
 
 func (e *emitter) network() {

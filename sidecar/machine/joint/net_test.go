@@ -122,7 +122,7 @@ func (w *world) observe(n *node, l *letter) {
 		}
 		dst := w.index(l.to)
 		p := proof{claim{msg.Check.ID, w.group[dst], msg.Check.Attempt}, dst % w.base, int(n.self.Rank)}
-		if x := w.ghost(); x.read[p] && !x.proved[p] {
+		if x := w.ghost(); x.read[p] && !x.proved[p] && n.eng.said == 0 {
 			w.remember(remark{what: wasProved, proof: p})
 		}
 	}
@@ -152,6 +152,9 @@ func (w *world) answered(by *node, c claim, s handoff.Status) {
 			n := w.node(i)
 			if n.g == 0 && k > 0 && w.table.mans[k].ID == c.id && n.eng.alive && n.eng.launch == by.eng.launch && (!n.eng.holds(h) || n.eng.letGo[h]) {
 				w.fail("%+v consumes a copy, and %v does not hold it", c, n.self)
+			}
+			if n.g == 0 && n.eng.said > 0 {
+				w.fail("%+v consumes a copy, and %v has not exported the last part", c, n.self)
 			}
 		}
 	}

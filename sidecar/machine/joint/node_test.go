@@ -57,6 +57,8 @@ type tick struct {
 	canceled bool
 	dead     bool       // its mover is
 	job      staged.Job // of a staged pull
+	lo       int        // the prompt's block that is read first
+	whole    bool       // the last one is read
 }
 
 // runner does one act of one node.
@@ -206,6 +208,10 @@ func (r *runner) fate(a act) {
 		clear(n.eng.letGo)
 	case finishes:
 		r.finish()
+	case grows:
+		r.grow()
+	case preempts_:
+		r.preempt()
 	case ages, renews, launches, inherits, loses:
 		r.twinned(a)
 	}
@@ -317,15 +323,21 @@ func (r *runner) pull(f machine.Pull) {
 		r.fail("%v pulls for an engine that another process has", n.self)
 		return
 	}
+	lo, hi := int(f.Piece.Tokens.Lo/blockTokens), int(f.Piece.Tokens.Hi/blockTokens)
+	if hi > len(f.Job.SrcBlocks) {
+		r.fail("%v pulls tokens %v, of which the source named %d blocks", n.self, f.Piece.Tokens, len(f.Job.SrcBlocks))
+		return
+	}
 	for _, b := range f.Job.DstBlocks {
 		if n.eng.own[b] == 0 || n.eng.own[b] >= exportBit {
 			r.fail("%v pulls into block %d, which is nobody's", n.self, b)
 			return
 		}
 	}
-	t := tick{n: f.Ticket, src: r.index(f.Peer), peer: f.Peer, from: f.Job.SrcBlocks, to: f.Job.DstBlocks, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost}
+	t := tick{n: f.Ticket, src: r.index(f.Peer), peer: f.Peer, from: f.Job.SrcBlocks[lo:hi], to: f.Job.DstBlocks[lo:hi],
+		lo: lo, whole: int32(hi) == r.set.tokens/blockTokens, reserve: n.eng.own[f.Job.DstBlocks[0]], dead: n.lost}
 	if r.set.staged {
-		t.dead, t.job = false, staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair}
+		t.dead, t.job = false, staged.Job{Handoff: f.Job.Handoff, Attempt: uint64(f.Of.Attempt), Pair: f.Job.Pair, Part: f.Part}
 	}
 	n.tickets = append(n.tickets, t)
 	if r.set.staged {
@@ -355,7 +367,7 @@ func (r *runner) settle(k int, bad bool, bytes uint64) {
 	var err error
 	if bad {
 		err = errMade
-	} else {
+	} else if t.whole {
 		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i % r.base, rank}}})
 	}
 	r.event(machine.PullDone{Ticket: t.n, Bytes: 1, Err: err})

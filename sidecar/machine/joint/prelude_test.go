@@ -12,6 +12,7 @@ import (
 // that nothing disturbs, and time until nobody remembers it.
 func (m *model) prelude() string {
 	set := m.set
+	m.set.parts = nil
 	m.set.calls, m.set.budget, m.set.copies, m.set.labels, m.set.retry, m.set.hangs = nil, 0, int32(len(set.dst)), 1, 0, false
 	w := m.fresh(1)
 	for i, p := range m.members {

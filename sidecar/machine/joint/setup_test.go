@@ -34,6 +34,7 @@ type setup struct {
 	staged bool          // pulls go through chunks and wire movers
 	owned  bool          // and the wire movers pack, not the local one
 	hangs  bool          // packs end with their mover alone
+	parts  []int32       // tokens that each ExportPart reaches: hand-off 0 leaves while it is computed
 	twins  bool          // a rank's next process starts beside it, not after it
 	frozen bool          // a host that hangs does nothing until its group stands anew
 
@@ -176,7 +177,7 @@ func (m *model) attach(i int, launch uint64) handoff.Attach {
 		Shards: []layout.Shard{{State: 0, Rank: self.Rank, Box: layout.Box{Layers: layout.Span{Lo: 0, Hi: 1}, Units: u}, Rows: blockTokens,
 			Items: int32(m.set.blocks), DType: layout.BF16, View: layout.View{Layer: 1 << 12, Item: blockTokens * row, Row: row, Unit: 2, Elem: 2}}},
 		Buffers:  []handoff.BufferDecl{{ID: 0, Len: poolBytes}},
-		Capacity: handoff.Capacity{Blocks: int32(m.set.blocks), BlockTokens: blockTokens}, Scheduler: handoff.SchedulerRank}
+		Capacity: handoff.Capacity{Blocks: int32(m.set.blocks), BlockTokens: blockTokens}, Scheduler: handoff.SchedulerRank, Parts: true}
 }
 
 // reads are the ranks of p that node i, of an importing group, must read.

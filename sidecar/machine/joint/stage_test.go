@@ -148,7 +148,7 @@ func (r *runner) peerOf(id transfer.PeerID) handoff.Member {
 
 // codeOf names what a chunk holds: equal codes are equal stamps.
 func codeOf(s staged.Stamp) uint64 {
-	return s.Offer&0xff | uint64(s.Job.Pair+1)<<8 | s.Job.Attempt&0xff<<16 | s.Job.Attempt>>32&0xff<<24 | uint64(s.Job.Handoff[15])<<32 | uint64(s.Job.Handoff[7])<<40
+	return s.Offer&0xff | uint64(s.Job.Part)<<48 | uint64(s.Job.Pair+1)<<8 | s.Job.Attempt&0xff<<16 | s.Job.Attempt>>32&0xff<<24 | uint64(s.Job.Handoff[15])<<32 | uint64(s.Job.Handoff[7])<<40
 }
 
 // wired is a word of the other half.
@@ -320,7 +320,7 @@ func (r *runner) pulled(f staged.JobDone) {
 	t := n.tickets[k]
 	n.tickets = slices.Delete(n.tickets, k, k+1)
 	err := f.Why.Err()
-	if err == nil {
+	if err == nil && t.whole {
 		r.put(out{kind: remarks, at: remark{what: wasRead, proof: proof{n.eng.taken[t.reserve], n.i % r.base, int(r.members[t.src].Rank)}}})
 	}
 	r.local = append(r.local, machine.PullDone{Ticket: t.n, Bytes: 1, Err: err})

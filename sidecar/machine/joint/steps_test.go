@@ -69,11 +69,17 @@ func (m *model) Next(s string, emit func(walk.Step, string)) {
 		}
 	}
 	e.imports()
+	if w.computes() {
+		e.do("group %d computes on", 0, 0, func(x *world) { x.all(grows) })
+	}
 	at := w.instants()
 	switch {
 	case e.live > 0:
 	case len(at) > 0:
-		e.do(timePasses, 0, 0, func(x *world) { x.now = at[0] })
+		e.do(timePasses, 0, 0, func(x *world) {
+			x.unheard()
+			x.now = at[0]
+		})
 	default:
 		e.launcher()
 	}

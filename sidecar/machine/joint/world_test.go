@@ -293,7 +293,7 @@ func (w *world) sessions() string {
 // wasted: where nothing is lost and nobody dies, a copy that was consumed is admitted,
 // whoever gives the import up meanwhile.
 func (w *world) wasted() string {
-	if w.set.faults&^(users|badCopies|twice|movers|wires) != 0 {
+	if w.set.faults&^(users|badCopies|twice|movers|wires|preempts) != 0 {
 		return ""
 	}
 	for c, s := range w.ghost().answered {
