@@ -232,9 +232,9 @@ func (p *Pool) Admit(id ID, hashes []uint64) (Table, error) {
 		own := h.Blocks[i]
 		known, ok := p.index[hash]
 		switch {
-		case ok && known != own && h.settled:
-			parent = known
-			continue
+		case ok && known != own && h.settled: // and what it has behind them: nobody holds known for that
+			h.Phase = Live
+			return h.Table, nil
 		case ok && known != own:
 			p.ref(known)
 			p.unref(own)

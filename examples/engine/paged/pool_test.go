@@ -306,3 +306,40 @@ func TestForget(t *testing.T) {
 		t.Errorf("%+v, %v", again, err)
 	}
 }
+
+// TestSettledBehindAKnownBlock: a settled table whose beginning another hold has in the cache
+// keeps what comes behind it uncached too: else that beginning, once unused, could never be
+// evicted, and its blocks would be counted as available all the same.
+func TestSettledBehindAKnownBlock(t *testing.T) {
+	p, err := paged.New(paged.Config{Blocks: 4, BlockTokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8}
+	h := hashes(prompt, 4)
+	reserve := func(hs []uint64, tokens int32) paged.Table {
+		t.Helper()
+		x, err := p.Reserve(paged.Need{Hashes: hs, Tokens: tokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	long, short := reserve(h, 8), reserve(h[:1], 4)
+	if err := p.Settle(long.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Admit(short.ID, h[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if x, err := p.Admit(long.ID, h); err != nil || !slices.Equal(x.Blocks, long.Blocks) {
+		t.Fatalf("admitted %v, %v; it was settled with %v", x.Blocks, err, long.Blocks)
+	}
+	if _, err := p.Free(short.ID); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Available(); n != 2 {
+		t.Fatalf("%d blocks are available, want 2", n)
+	}
+	reserve(nil, 8) // evicts what short had
+}
