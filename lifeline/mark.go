@@ -26,7 +26,8 @@ type mark struct {
 // maxMark bounds a mark's file in bytes.
 const maxMark = 4 << 10
 
-// Mark writes to path which process pid is, in place of what is there. End ends it.
+// Mark writes to path which process pid is, in place of what is there. End ends it. After an
+// error what was there is there still, and pid must not run on: nobody would find it.
 func Mark(path string, pid int) error {
 	st, err := readStat(pid)
 	if err != nil {
@@ -40,12 +41,30 @@ func Mark(path string, pid int) error {
 	if err != nil {
 		return err
 	}
-	// Whole or not at all, also when this process is killed meanwhile.
+	// Whole or not at all, also when this process is killed or the disk is full meanwhile.
 	next := path + ".next"
-	if err := errors.Join(os.WriteFile(next, b, 0o600), os.Rename(next, path)); err != nil {
+	err = writeSynced(next, b)
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		_ = os.Remove(next) // no reason of its own: the mark is what was asked for
 		return fmt.Errorf("%w: %w", ErrMark, err)
 	}
 	return nil
+}
+
+// writeSynced is os.WriteFile whose bytes are on the disk when it returns.
+func writeSynced(path string, b []byte) error {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }
 
 // End kills the process that was marked at path and returns once its exit was seen; pid

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -36,6 +37,24 @@ func TestEndSeesTheExit(t *testing.T) {
 	<-c.Exited()
 	if pid, err := End(t.Context(), path); err != nil || pid != 0 {
 		t.Errorf("again: %d, %v", pid, err)
+	}
+}
+
+// TestMarkOnAFullDisk: a mark that cannot be written leaves the one before it, so that
+// whoever comes next starts.
+func TestMarkOnAFullDisk(t *testing.T) {
+	c, path := marked(t)
+	if err := os.Symlink("/dev/full", path+".next"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Mark(path, os.Getpid()); !errors.Is(err, ErrMark) || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("a mark on a full disk: %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 || !left[0].Type().IsRegular() {
+		t.Fatalf("left: %v, %v: want the mark alone", left, err)
+	}
+	if pid, err := End(t.Context(), path); err != nil || pid != c.PID() {
+		t.Errorf("ended %d, %v: want %d", pid, err, c.PID())
 	}
 }
 
