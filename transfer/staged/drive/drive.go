@@ -80,8 +80,11 @@ type Config struct {
 	// Patience is how long a chunk whose job is over may stay with a wire mover before
 	// that is killed. 0: 5 s.
 	Patience time.Duration
-	Local    transfer.Backend
-	Region   transfer.RegionID // of the arena, among those registered with Local
+	// Answer is how long an own wire mover may take to say that an offer stands: it asks
+	// nobody, and one that says nothing stands still. 0: 10 s.
+	Answer time.Duration
+	Local  transfer.Backend
+	Region transfer.RegionID // of the arena, among those registered with Local
 	// Route is how chunks come from a peer that has a session: those of one route share a
 	// wire mover.
 	Route func(transfer.PeerID) Route
@@ -109,6 +112,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Patience == 0 {
 		c.Patience = 5 * time.Second
+	}
+	if c.Answer == 0 {
+		c.Answer = 10 * time.Second
 	}
 	return c
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
@@ -208,6 +209,22 @@ func TestStuckRead(t *testing.T) {
 		t.Error(r.err)
 	}
 	p.landed(t)
+	p.quiet(t)
+}
+
+// TestStandsStill: an own wire mover that says nothing of an offer is killed, and the pull
+// that waited for it fails long before anybody's deadline; the next has another.
+func TestStandsStill(t *testing.T) {
+	answer = 20 * time.Millisecond
+	p := newPair(t, 2)
+	answer = time.Minute
+	p.src.sync(func() { p.src.mute = true })
+	p.pull(1)
+	w := <-p.src.pid
+	<-w.Exited()
+	if r := p.wait(t); !errors.Is(r.err, transfer.ErrMover) {
+		t.Errorf("got %v", r.err)
+	}
 	p.quiet(t)
 }
 

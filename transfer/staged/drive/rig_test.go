@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/batonkv/baton/kernels/rows/plain"
@@ -65,6 +66,7 @@ type node struct {
 	fetch  fetcher                   // nil: that of the wire
 	// library is NIXL's; "": TCP.
 	library string
+	mute    bool          // wire movers do not answer offers
 	fails   bool          // the start of a wire mover
 	failing chan struct{} // closed when one is about to
 }
@@ -87,6 +89,9 @@ func mint() uint64 {
 	return minted.n
 }
 
+// answer is Config.Answer of nodes to come.
+var answer = time.Minute
+
 func newNode(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64) *node {
 	t.Helper()
 	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{}, peers: map[transfer.PeerID]*node{},
@@ -107,7 +112,7 @@ func newNode(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank l
 		}
 	}
 	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Chunk: chunk, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
-		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6,
+		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6, Answer: answer,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			return n.start(ctx, r, id, arena, cmp.Or(chunk, drive.ChunkBytes))
 		},

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
@@ -191,7 +192,9 @@ func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
 		return
 	}
 	s.offers[m.Offer] = p
+	silent := time.AfterFunc(s.cfg.Answer, func() { w.mover.Kill(fmt.Errorf("it has not answered in %v", s.cfg.Answer)) })
 	w.mover.Expose(staged.Exposed{Offer: m.Offer, Chunk: m.Chunk, Bytes: n}, func(err error) {
+		silent.Stop()
 		s.post(func() {
 			switch _, still := s.offers[m.Offer]; {
 			case err != nil:

@@ -85,5 +85,14 @@ func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, 
 		return nil, err
 	}
 	n.pid <- w
+	if n.mute {
+		return mute{w}, nil
+	}
 	return w, nil
 }
+
+// mute takes offers and says nothing.
+type mute struct{ drive.Mover }
+
+// Expose implements drive.Mover.
+func (mute) Expose(staged.Exposed, func(error)) {}
