@@ -31,6 +31,7 @@ const (
 	MaxBuffers = 1 << 12
 	MaxRanks   = 1 << 14
 	MaxPins    = 1 << 16 // stated in one message
+	MaxParts   = 1 << 16 // in which one hand-off leaves
 	MaxStated  = 1 << 14 // decisions stated in one message
 	MaxResume  = 1 << 10 // resume tokens
 	MaxSampler = 1 << 20 // bytes of sampler state
@@ -71,6 +72,15 @@ func (b *bound) num(field string, v, lo, hi int32) int32 {
 
 func (b *bound) count(field string, v int32) int32 { return b.num(field, v, 0, maxCount) }
 func (b *bound) slot(field string, v int32) int32  { return b.num(field, v, -1, maxCount) }
+
+// part is a part's number: parts are counted one by one, so it bounds how many are kept.
+func (b *bound) part(field string, v uint32) uint32 {
+	if v > MaxParts {
+		b.fail(field, "%d, at most %d", v, MaxParts)
+	}
+	return v
+}
+
 func (b *bound) rank(field string, v layout.Rank) int32 {
 	return b.num(field, int32(v), 0, MaxRanks-1)
 }

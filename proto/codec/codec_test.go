@@ -59,6 +59,10 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 	case reflect.Uint8:
 		v.SetUint(uint64(rapid.Uint8Range(1, 2).Draw(t, name)))
 	case reflect.Uint32, reflect.Uint64:
+		if name == "Part" {
+			v.SetUint(rapid.Uint64Range(0, MaxParts).Draw(t, name))
+			return
+		}
 		v.SetUint(rapid.Uint64().Draw(t, name) & (1<<v.Type().Bits() - 1))
 	case reflect.Int32:
 		lo, hi := int32(0), int32(1<<10)
@@ -155,6 +159,7 @@ func TestBoundsNameTheField(t *testing.T) {
 		"abort_import.label":   handoff.AbortImport{Label: "\xff"},
 		"export.blocks":        handoff.Export{Blocks: make([]int32, MaxBlocks+1)},
 		"export_part.blocks":   handoff.ExportPart{Blocks: make([]int32, MaxBlocks+1)},
+		"export_part.part":     handoff.ExportPart{Part: MaxParts + 1},
 		"reach.layers":         handoff.ExportPart{Reach: handoff.Reach{Tokens: 1, Layers: -1}},
 		"export.slot":          handoff.Export{Slot: -2},
 		"export.max_hold_ns":   handoff.Export{MaxHold: -time.Second},

@@ -24,11 +24,11 @@ func toExtent(b *bound, e handoff.Extent) *commonv1.Extent {
 	if e == (handoff.Extent{}) {
 		return nil
 	}
-	return &commonv1.Extent{More: e.More, Part: e.Part, Reach: toReach(b, e.Reach)}
+	return &commonv1.Extent{More: e.More, Part: b.part("extent.part", e.Part), Reach: toReach(b, e.Reach)}
 }
 
 func fromExtent(b *bound, p *commonv1.Extent) handoff.Extent {
-	return handoff.Extent{More: p.GetMore(), Part: p.GetPart(), Reach: fromReach(b, p.GetReach())}
+	return handoff.Extent{More: p.GetMore(), Part: b.part("extent.part", p.GetPart()), Reach: fromReach(b, p.GetReach())}
 }
 
 func toPart(b *bound, m handoff.Part) *peerv1.Part {
@@ -44,7 +44,7 @@ func fromPart(b *bound, p *peerv1.Part) handoff.Part {
 func toExportPart(b *bound, m handoff.ExportPart) *enginev1.ExportPart {
 	return &enginev1.ExportPart{
 		Label:        b.str("export_part.label", m.Label),
-		Part:         m.Part,
+		Part:         b.part("export_part.part", m.Part),
 		Blocks:       clone(b, "export_part.blocks", m.Blocks, MaxBlocks),
 		Tokens:       b.num("export_part.tokens", m.Tokens, 0, MaxTokens),
 		Position:     b.num("export_part.position", m.Position, 0, MaxTokens),
@@ -58,7 +58,7 @@ func toExportPart(b *bound, m handoff.ExportPart) *enginev1.ExportPart {
 func fromExportPart(b *bound, p *enginev1.ExportPart) handoff.ExportPart {
 	return handoff.ExportPart{
 		Label:        b.str("export_part.label", p.GetLabel()),
-		Part:         p.GetPart(),
+		Part:         b.part("export_part.part", p.GetPart()),
 		Blocks:       list(b, "export_part.blocks", p.GetBlocks(), MaxBlocks),
 		Tokens:       b.num("export_part.tokens", p.GetTokens(), 0, MaxTokens),
 		Position:     b.num("export_part.position", p.GetPosition(), 0, MaxTokens),

@@ -223,6 +223,8 @@ func nixlWay(own, peer End) (Way, string) {
 	}
 	a, b := own.Process, peer.Process
 	switch {
+	case a.PIDs == "" || b.PIDs == "":
+		return Emulation, "a PID namespace is not known, and CMA reads by process id"
 	case a.PIDs != b.PIDs:
 		return Emulation, "the two run in different PID namespaces, and CMA reads by process id"
 	case a.User != b.User && !(a.Ptrace && b.Ptrace):

@@ -70,6 +70,9 @@ func (s *Stage) started(w *wire, m Mover, err error) {
 		if _, text, err = net.SplitHostPort(m.Addr()); err == nil {
 			port, err = strconv.Atoi(text)
 		}
+		if err != nil {
+			m.Kill(err)
+		}
 	}
 	if err != nil {
 		s.cfg.Log.Warn("wire mover did not start", "group", w.route.Group, "transport", w.route.Transport, "err", err)
