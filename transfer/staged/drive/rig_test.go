@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -380,16 +379,6 @@ func (p *pair) quiet(t testing.TB) {
 				t.Fatal("chunks or grants are held for ever")
 			}
 		}
-	}
-}
-
-func (n *node) kill(t testing.TB) {
-	t.Helper()
-	select {
-	case m := <-n.pid:
-		m.Kill(errors.New("by the test"))
-	case <-t.Context().Done():
-		t.Fatal("no wire mover was started")
 	}
 }
 

@@ -2,6 +2,7 @@ package drive_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -96,3 +97,13 @@ type mute struct{ drive.Mover }
 
 // Expose implements drive.Mover.
 func (mute) Expose(staged.Exposed, func(error)) {}
+
+func (n *node) kill(t testing.TB) {
+	t.Helper()
+	select {
+	case m := <-n.pid:
+		m.Kill(errors.New("by the test"))
+	case <-t.Context().Done():
+		t.Fatal("no wire mover was started")
+	}
+}
