@@ -29,13 +29,14 @@ func newLoadCmd() *cobra.Command {
 		Use:   "load",
 		Short: "Run many made-up requests at once through real processes and compare every byte",
 		Long: `Run many made-up requests at once: hand-offs with one copy and several, aborted, too late,
-asked for twice, before their export, preempted, given up; with movers killed beside them
-if asked. Engines without a model stand in for real ones: the state of a request is a
+asked for twice, before their export, preempted, given up, also while they are read; with
+movers killed beside them if asked. Engines without a model stand in for real ones: the state of a request is a
 pattern of its tokens. Exit code 1 when something is wrong, held by nobody, or ended
 otherwise than it may.`,
 		Example: `  baton load
   baton load --requests 20000 --at-once 500 --model attention --seed 7
-  baton load --kill-movers 20`,
+  baton load --kill-movers 20
+  baton load --export-parts --disagg-kv-transport-backend tcp`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			groups, err := dev.ParseShards(shards)
@@ -75,6 +76,7 @@ otherwise than it may.`,
 	fs.IntVar(&o.KillSidecars, "kill-sidecars", 0, "kill -9 so many sidecars too; they are started again, and requests under way may fail")
 	fs.Int32Var(&o.Blocks, "blocks", load.DefaultBlocks, "blocks of each prefill engine")
 	fs.Int32Var(&o.Slots, "slots", load.DefaultSlots, "slots of each prefill engine")
+	fs.BoolVar(&o.Parts, "export-parts", false, "let prompts leave in parts while they are computed, by chunks or by their layers")
 	fs.BoolVar(&o.Damage, "damage", false, "flip one bit of everything that is admitted; the run must fail")
 	cmd.AddCommand(newLoadRankCmd())
 	return cmd
@@ -115,6 +117,7 @@ func newLoadRankCmd() *cobra.Command {
 	fs.Int32Var(&f.Slots, "slots", load.DefaultSlots, "slots of per-request state")
 	fs.Int32Var(&f.BlockTokens, "block-tokens", 16, "tokens of a block")
 	fs.StringVar(&f.Profiles, "profiles", "", "`directory` of profiles; that of the sidecar when it is not given")
+	fs.BoolVar(&f.ExportParts, "export-parts", false, "let prompts leave in parts")
 	fs.BoolVar(&f.Damage, "damage", false, "flip one bit of everything that is admitted")
 	return cmd
 }

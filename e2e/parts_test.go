@@ -26,6 +26,18 @@ func TestDemoParts(t *testing.T) {
 	}
 }
 
+// TestLoadInParts: made-up requests that leave by chunks and by layers, ended in every way,
+// with movers killed, are what their tokens say, and nothing stays held.
+func TestLoadInParts(t *testing.T) {
+	for _, backend := range []string{"shm", "tcp"} {
+		out, err := exec.CommandContext(bounded(t), binary, "load", "--export-parts", "--requests=200", "--kill-movers=4", "--seed=8",
+			"--disagg-kv-transport-backend="+backend).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "begun while their prompts were computed") || strings.Contains(string(out), ", 0 begun") {
+			t.Errorf("load %s: %v\n%s", backend, err, out)
+		}
+	}
+}
+
 // partly is an import of a prompt that stands still while it is computed.
 type partly struct {
 	*half

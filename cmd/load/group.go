@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/discovery"
 	engine "github.com/batonkv/baton/examples/load"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/control"
@@ -142,6 +143,9 @@ func (d *driver) start(g *group, rank int32, dir string) error {
 	}
 	if d.opt.Damage {
 		args = append(args, "--damage")
+	}
+	if d.opt.Parts && g.Role == discovery.Prefill {
+		args = append(args, "--export-parts")
 	}
 	cmd := exec.Command(d.opt.Dev.Binary, args...)
 	cmd.Stderr = d.opt.Dev.Stderr

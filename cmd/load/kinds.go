@@ -34,6 +34,7 @@ var kinds = []kind{
 	{"asked for twice", 8, askedTwice},
 	{"lease ends", 5, leaseEnds},
 	{"released", 5, released},
+	{"released while it is read", 4, releasedEarly},
 	{"fits nowhere", 1, fitsNowhere},
 }
 
@@ -287,6 +288,24 @@ func released(ctx context.Context, r *request) error {
 		err = errors.New("what was released was imported")
 	}
 	return err
+}
+
+// releasedEarly: what is given up while somebody reads it is in, or gone.
+func releasedEarly(ctx context.Context, r *request) error {
+	p, wait := r.prompt(), r.upTo(time.Second)
+	x, err := r.handOut(ctx, engine.Command{Prompt: &p})
+	if err != nil {
+		return err
+	}
+	t, ended := r.next(), make(chan error, 1)
+	go func() { // ends with the import, which is received
+		_, err := r.attempt(ctx, x, t, handoff.ErrGone, handoff.ErrTransfer)
+		ended <- err
+	}()
+	if err = r.pause(ctx, wait); err == nil {
+		err = r.say(r.src, engine.Command{Op: engine.Release, Label: x.label})
+	}
+	return errors.Join(err, <-ended, r.over(ctx, x.label))
 }
 
 // fitsNowhere: a prompt for which decode has not enough blocks is refused, its source

@@ -39,6 +39,7 @@ type Options struct {
 	Blocks       int32         // of each prefill engine; decode has half of its tokens and slots. 0: DefaultBlocks
 	Slots        int32         // 0: DefaultSlots
 	Deadline     time.Duration // of one request; 0: a minute, or 20 s where sidecars are killed
+	Parts        bool          // prompts leave while they are computed
 	Damage       bool          // flip a bit of what decode admits: the run must fail
 }
 

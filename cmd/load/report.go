@@ -88,6 +88,9 @@ func (d *driver) print(out io.Writer) {
 	_ = w.Flush()
 	fmt.Fprintf(out, "\nseed %d: %d requests in %.1f s (%.0f/s), %d imports admitted and compared, %.1f MiB moved", d.opt.Seed, d.done, took,
 		float64(d.done)/took, imports, float64(d.moved)/(1<<20))
+	if d.opt.Parts {
+		fmt.Fprintf(out, ", %d begun while their prompts were computed", d.late)
+	}
 	if d.killed+d.ended > 0 {
 		fmt.Fprint(out, d.kills())
 	}

@@ -178,8 +178,12 @@ func (r *request) ask(ctx context.Context, x export, t try) (o outcome, err erro
 func (r *request) arrive(ctx context.Context, x export, t try, o outcome) error {
 	b := t.dst.box(t.label)
 	defer t.dst.forget(t.label)
+	late := 0
 	select {
 	case e := <-b.admitted:
+		if e.Late {
+			late = 1
+		}
 		switch {
 		case *e.Prompt != x.prompt:
 			return fmt.Errorf("%w: %s was given the prompt %+v, want %+v", ErrWrong, t.label, *e.Prompt, x.prompt)
@@ -197,6 +201,7 @@ func (r *request) arrive(ctx context.Context, x export, t try, o outcome) error 
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
 	r.d.moved += o.Bytes
+	r.d.late += late
 	r.imports++
 	return nil
 }

@@ -31,6 +31,7 @@ type driver struct {
 	counts  map[string]*tally // by kind of request
 	done    int
 	moved   int64
+	late    int // imports that began while their prompt was computed
 	killed  int // movers
 	ended   int // sidecars
 	cut     int // requests that the kill of a sidecar ended

@@ -106,6 +106,7 @@ type Event struct {
 	Manifest *handoff.Manifest `json:",omitempty"`
 	Prompt   *Prompt           `json:",omitempty"`
 	Finished bool              `json:",omitempty"` // Admitted
+	Late     bool              `json:",omitempty"` // Admitted: it began before its source was exported whole
 	Cached   int32             `json:",omitempty"`
 	Bytes    int64             `json:",omitempty"` // Imported
 	Name     string            `json:",omitempty"` // Failed: of the sentinel

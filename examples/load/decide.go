@@ -41,7 +41,7 @@ func (r *Rank) decide(d handoff.Decision, out *outcome) error {
 			return fmt.Errorf("%w: decision %d admits %d, which is not held", ErrDiverged, d.N, d.Of)
 		}
 		delete(r.imports, d.Of)
-		return r.admit(q, out)
+		return r.admit(q, d.Resume, out)
 	case handoff.Drop:
 		if q == nil || q.dropped {
 			return nil // its Reserve held nothing, or it was dropped before
@@ -73,7 +73,10 @@ func (r *Rank) reserve(d handoff.Decision) error {
 		r.lead.reserving(d.Label)
 	}
 	ans := handoff.Reserved{N: d.N, Slot: -1}
-	p, err := unpack(d.Resume.Sampler)
+	p, err := Prompt{Len: d.Tokens}, error(nil)
+	if !d.More { // else Admit brings it
+		p, err = unpack(d.Resume.Sampler)
+	}
 	switch {
 	case err != nil:
 		ans.Why = err.Error()
@@ -100,10 +103,17 @@ func (r *Rank) take(d handoff.Decision, p Prompt, ans *handoff.Reserved) error {
 		return nil
 	}
 	r.state.spoil(items{t.Blocks[t.Cached/r.cfg.BlockTokens:], t.Slot})
-	r.imports[d.N] = &request{label: d.Label, prompt: p, chain: p.chain(p.Len), hold: t.ID, table: t, pos: d.Position,
-		left: p.Steps, import_: import_{hashes: slices.Clone(d.Hashes), finished: d.Resume.Finished}}
+	q := &request{label: d.Label, hold: t.ID, table: t, pos: d.Position, import_: import_{hashes: slices.Clone(d.Hashes), late: d.More}}
+	if r.imports[d.N] = q; !q.late {
+		q.resumes(p, d.Resume)
+	}
 	ans.Blocks, ans.Cached, ans.Slot = slices.Clone(t.Blocks), t.Cached, t.Slot
 	return nil
+}
+
+// resumes takes what an import goes on with.
+func (q *request) resumes(p Prompt, x handoff.Resume) {
+	q.prompt, q.chain, q.left, q.finished = p, p.chain(p.Len), p.Steps, x.Finished
 }
 
 // mirror is the digest that all ranks must agree on: the answer and the whole allocator.
@@ -118,7 +128,17 @@ func (r *Rank) mirror(a handoff.Reserved) handoff.Digest {
 
 // admit compares what arrived, and what the cache gave, with the request's tokens. A
 // request that ended at prefill is over without a step.
-func (r *Rank) admit(q *request, out *outcome) error {
+func (r *Rank) admit(q *request, x handoff.Resume, out *outcome) error {
+	if q.late {
+		p, err := unpack(x.Sampler)
+		if err == nil && p.Len != q.pos {
+			err = fmt.Errorf("%w: the resume packet is of %d tokens, %d were imported", ErrWrong, p.Len, q.pos)
+		}
+		if err != nil {
+			return err
+		}
+		q.resumes(p, x)
+	}
 	if r.cfg.Damage {
 		r.state.damage(q.at(), q.pos)
 	}
@@ -133,7 +153,7 @@ func (r *Rank) admit(q *request, out *outcome) error {
 		r.frees++ // the cache had some of its blocks meanwhile
 	}
 	p := q.prompt
-	out.events = append(out.events, Event{Kind: Admitted, Label: q.label, Prompt: &p, Finished: q.finished, Cached: cached})
+	out.events = append(out.events, Event{Kind: Admitted, Label: q.label, Prompt: &p, Finished: q.finished, Cached: cached, Late: q.late})
 	if q.finished {
 		return r.end(q, out)
 	}

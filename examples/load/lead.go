@@ -138,6 +138,9 @@ func (l *lead) hear(m handoff.ToEngine) {
 	case handoff.Through:
 		l.through = max(l.through, m.N)
 	case handoff.Exported:
+		if q := l.r.exports[m.Label]; q != nil && q.parts > 0 && !m.More {
+			return // the driver has its manifest since the first part
+		}
 		_ = l.tell(Event{Kind: Exported, Label: m.Label, Manifest: &m.Manifest})
 	case handoff.Imported:
 		l.forget(m.Label)
@@ -188,6 +191,7 @@ func (l *lead) plan() (st step) {
 		st.Start = slices.Clone(l.queue[:n])
 		l.queue = slices.Delete(l.queue, 0, n)
 	}
+	st.Compute = len(l.r.growing) > 0
 	st.Advance = len(l.r.decodes) > 0
 	return st
 }

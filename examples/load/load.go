@@ -57,6 +57,7 @@ type Config struct {
 	BlockTokens int32
 	Profiles    string // directory; empty: none are made
 	Damage      bool   // flip one bit of every import that is admitted: the check must notice
+	ExportParts bool   // a prompt leaves while it is computed, by chunks or by their layers
 }
 
 var orders = map[string]parallel.Order{"planes": parallel.Planes, "layer-planes": parallel.LayerPlanes,

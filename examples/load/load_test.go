@@ -30,7 +30,7 @@ func TestPatternIsTheTokens(t *testing.T) {
 					at.slot = 2
 				}
 				chain, all := p.chain(10), layout.Span{Hi: 10}
-				r.state.write(at, chain, all)
+				r.state.write(at, chain, all, allLayers)
 				check := func(what string, chain []uint64, want error) {
 					t.Helper()
 					if err := r.state.check(at, chain, all); !errors.Is(err, want) {
@@ -46,11 +46,11 @@ func TestPatternIsTheTokens(t *testing.T) {
 				}
 				r.state.damage(at, 10)
 				check("one bit", chain, ErrWrong)
-				r.state.write(at, chain, layout.Span{Lo: 9, Hi: 10})
+				r.state.write(at, chain, layout.Span{Lo: 9, Hi: 10}, allLayers)
 				check("written again", chain, nil)
 				r.state.spoil(items{blocks: []int32{1}, slot: -1})
 				check("a block not written", chain, ErrWrong)
-				r.state.write(at, chain, all)
+				r.state.write(at, chain, all, allLayers)
 				if m == Hybrid {
 					r.state.spoil(items{slot: 2})
 					check("a slot not written", chain, ErrWrong)

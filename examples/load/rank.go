@@ -23,8 +23,10 @@ type request struct {
 	chain  []uint64 // of prompt and decoded tokens
 	hold   paged.ID
 	table  paged.Table
-	pos    int32 // tokens whose state is held
-	left   int32 // tokens to decode
+	pos    int32   // tokens whose state is held
+	left   int32   // tokens to decode
+	parts  uint32  // that left
+	grows  *growth // while they do
 	import_
 }
 
@@ -32,6 +34,7 @@ type request struct {
 type import_ struct {
 	hashes   []uint64
 	finished bool
+	late     bool // its prompt comes with Admit
 	dropped  bool
 }
 
@@ -56,6 +59,7 @@ type Rank struct {
 
 	imports map[uint64]*request // by Reserve decision, until Admit or ReleaseQuarantine
 	exports map[string]*request
+	growing []*request // of exports, in order of their start
 	decodes []*request // in order of Admit
 	applied uint64
 	life    life.Life
@@ -101,6 +105,7 @@ func (r *Rank) Attach() handoff.Attach {
 		Model:     r.identity(),
 		Shards:    r.state.shards,
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.slots(), BlockTokens: c.BlockTokens},
+		Parts:     true,
 		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse}
 	for i, b := range r.state.bufs {
 		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.Mem))})
@@ -240,13 +245,18 @@ func (r *Rank) do(st step, out *outcome) error {
 			return err
 		}
 	}
+	if st.Compute {
+		if err := r.compute(); err != nil {
+			return err
+		}
+	}
 	if st.Advance {
 		return r.advance(out)
 	}
 	return nil
 }
 
-// prefill takes memory, writes the state of a prompt and exports it.
+// prefill takes memory, writes the state of a prompt and exports it, or begins to.
 func (r *Rank) prefill(o startOp) error {
 	if r.exports[o.Label] != nil {
 		return fmt.Errorf("%w: %q is exported already", ErrDiverged, o.Label)
@@ -262,16 +272,24 @@ func (r *Rank) prefill(o startOp) error {
 	}
 	q := &request{label: o.Label, prompt: o.Prompt, chain: o.Prompt.chain(o.Prompt.Len), hold: t.ID, table: t, pos: o.Prompt.Len}
 	r.state.spoil(items{t.Blocks[t.Cached/r.cfg.BlockTokens:], t.Slot})
-	r.state.write(q.at(), q.chain, layout.Span{Lo: t.Cached, Hi: q.pos})
+	r.exports[o.Label] = q
+	if r.cfg.ExportParts && r.partly(q, o, hashes) {
+		return r.pool.Settle(q.hold)
+	}
+	r.state.write(q.at(), q.chain, layout.Span{Lo: t.Cached, Hi: q.pos}, allLayers)
+	return r.export(q, o, hashes, 0)
+}
+
+// export puts what a prompt's blocks hold into the cache, pins it and says so.
+func (r *Rank) export(q *request, o startOp, hashes []uint64, parts uint32) (err error) {
 	if q.table, err = r.pool.Admit(q.hold, hashes); err != nil {
 		return err
 	}
 	if err := r.pool.Pin(q.hold); err != nil {
 		return err
 	}
-	r.exports[o.Label] = q
 	e := handoff.Export{Label: o.Label, Blocks: slices.Clone(q.table.Blocks), Slot: q.table.Slot, Tokens: q.pos, Position: q.pos,
-		Copies: o.Copies, MaxHold: o.MaxHold, WeightsEpoch: r.epoch}
+		Copies: o.Copies, MaxHold: o.MaxHold, WeightsEpoch: q.prompt.Version, Parts: parts}
 	if r.lead != nil {
 		e.Resume = handoff.Resume{Tokens: []int32{o.Prompt.Token(q.pos)}, Sampler: o.Prompt.pack(), Finished: o.Finished}
 	}
@@ -285,7 +303,12 @@ func (r *Rank) freeExport(label string, out *outcome) error {
 		return nil
 	}
 	delete(r.exports, label)
-	r.compare("frees export", q, q.at(), q.pos)
+	at, tokens := q.at(), q.pos
+	if q.grows != nil { // it was ended before all of it was computed
+		r.growing = slices.DeleteFunc(r.growing, func(o *request) bool { return o == q })
+		at.slot, tokens = -1, q.grows.at.Tokens
+	}
+	r.compare("frees export", q, at, tokens)
 	r.frees++
 	out.events = append(out.events, Event{Kind: Freed, Label: label})
 	if r.lead != nil {
@@ -308,7 +331,7 @@ func (r *Rank) advance(out *outcome) error {
 			q.left--
 			q.pos++
 			q.chain = append(q.chain, mix(q.chain[q.pos-1]+0x9e3779b97f4a7c15*uint64(q.prompt.Token(q.pos-1)+1)))
-			r.state.write(q.at(), q.chain, layout.Span{Lo: q.pos - 1, Hi: q.pos})
+			r.state.write(q.at(), q.chain, layout.Span{Lo: q.pos - 1, Hi: q.pos}, allLayers)
 			kept = append(kept, q)
 			continue
 		}

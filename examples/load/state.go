@@ -3,6 +3,7 @@ package load
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/batonkv/baton/examples/engine/memfd"
 	"github.com/batonkv/baton/transfer/layout"
@@ -60,21 +61,21 @@ type items struct {
 	slot   int32 // -1: none
 }
 
-// each calls f with every element of rows and, when slot is wanted, of the per-request
-// state at position chain's end. want is the element's pattern in size bytes.
-func (s *state) each(at items, chain []uint64, rows layout.Span, slot bool, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
+// each calls f with every element of rows in these layers and, when slot is wanted, of the
+// per-request state at position chain's end. want is the element's pattern in size bytes.
+func (s *state) each(at items, chain []uint64, rows, layers layout.Span, slot bool, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if s.model.States[sh.State].Paging == layout.PerBlock {
 			for t := rows.Lo; t < rows.Hi; t++ {
-				if !s.row(sh, at.blocks[t/sh.Rows], t%sh.Rows, chain[t+1], f) {
+				if !s.row(sh, at.blocks[t/sh.Rows], t%sh.Rows, chain[t+1], layers, f) {
 					return false
 				}
 			}
 			continue
 		}
 		for r := int32(0); slot && r < sh.Rows; r++ {
-			if !s.row(sh, at.slot, r, mix(chain[len(chain)-1]+uint64(r)), f) {
+			if !s.row(sh, at.slot, r, mix(chain[len(chain)-1]+uint64(r)), allLayers, f) {
 				return false
 			}
 		}
@@ -82,11 +83,14 @@ func (s *state) each(at items, chain []uint64, rows layout.Span, slot bool, f fu
 	return true
 }
 
-// row is one row of one item, over the shard's layers and units.
-func (s *state) row(sh *layout.Shard, item, row int32, c uint64, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
+// allLayers is a span that no state is longer than.
+var allLayers = layout.Span{Hi: math.MaxInt32}
+
+// row is one row of one item, over those of layers that the shard has and its units.
+func (s *state) row(sh *layout.Shard, item, row int32, c uint64, layers layout.Span, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
 	mem, v, n := s.bufs[sh.View.Buffer].Mem, &sh.View, sh.DType.Size()
 	elems := int64(s.model.States[sh.State].Elems)
-	for l := sh.Box.Layers.Lo; l < sh.Box.Layers.Hi; l++ {
+	for l := max(sh.Box.Layers.Lo, layers.Lo); l < min(sh.Box.Layers.Hi, layers.Hi); l++ {
 		for u := sh.Box.Units.Lo; u < sh.Box.Units.Hi; u++ {
 			off := v.Off + int64(l-sh.Box.Layers.Lo)*v.Layer + int64(item)*v.Item + int64(row)*v.Row + int64(u-sh.Box.Units.Lo)*v.Unit
 			x := mix(c ^ uint64(sh.State)<<56 ^ uint64(l)<<32 ^ uint64(u))
@@ -117,14 +121,14 @@ func put(b []byte, v uint64) {
 	binary.LittleEndian.PutUint32(b, uint32(v))
 }
 
-// write fills rows, and the slot with the state at the chain's end.
-func (s *state) write(at items, chain []uint64, rows layout.Span) {
-	s.each(at, chain, rows, at.slot >= 0, func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true })
+// write fills rows in these layers, and the slot with the state at the chain's end.
+func (s *state) write(at items, chain []uint64, rows, layers layout.Span) {
+	s.each(at, chain, rows, layers, at.slot >= 0, func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true })
 }
 
 // check compares with the pattern; what differs first is the error.
 func (s *state) check(at items, chain []uint64, rows layout.Span) (err error) {
-	s.each(at, chain, rows, at.slot >= 0, func(sh *layout.Shard, b []byte, want uint64) bool {
+	s.each(at, chain, rows, allLayers, at.slot >= 0, func(sh *layout.Shard, b []byte, want uint64) bool {
 		if got := get(b); got != want {
 			what := "another state's"
 			if clean := get([]byte{poison, poison, poison, poison}[:len(b)]); got == clean {
@@ -148,19 +152,19 @@ func (s *state) spoil(at items) {
 		}
 		for _, b := range at {
 			for r := range sh.Rows {
-				s.row(sh, b, r, 0, set)
+				s.row(sh, b, r, 0, allLayers, set)
 			}
 		}
 	}
 	if at.slot >= 0 {
-		s.each(items{slot: at.slot}, []uint64{0}, layout.Span{}, true, set)
+		s.each(items{slot: at.slot}, []uint64{0}, layout.Span{}, allLayers, true, set)
 	}
 }
 
 // damage flips one bit of the last row, so that a check can show that it notices.
 func (s *state) damage(at items, tokens int32) {
 	sh := &s.shards[0]
-	s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, func(_ *layout.Shard, b []byte, _ uint64) bool {
+	s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, allLayers, func(_ *layout.Shard, b []byte, _ uint64) bool {
 		b[0] ^= 1
 		return false
 	})

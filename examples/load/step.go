@@ -11,6 +11,7 @@ type step struct {
 	Through uint64    `json:",omitempty"` // apply decisions up to here
 	Unpin   []string  `json:",omitempty"` // exports that every rank's sidecar has let go of
 	Start   []startOp `json:",omitempty"` // prompts to prefill and export, until one finds no memory
+	Compute bool      `json:",omitempty"` // the next of every prompt that leaves in parts
 	Advance bool      `json:",omitempty"` // decode one token of every live request
 	Stop    bool      `json:",omitempty"`
 }
@@ -28,7 +29,7 @@ type startOp struct {
 const maxStarts = 64
 
 func (s step) empty() bool {
-	return s.Through == 0 && len(s.Unpin)+len(s.Start) == 0 && !s.Advance
+	return s.Through == 0 && len(s.Unpin)+len(s.Start) == 0 && !s.Compute && !s.Advance
 }
 
 // decodeStep takes a step from rank 0.
