@@ -70,7 +70,7 @@ otherwise than it may.`,
 	fs.StringVar(&o.Dev.Backend, "disagg-kv-transport-backend", "shm", "what moves the bytes: "+backendsHelp())
 	fs.StringVar(&o.Dev.Verify, "verify", sums.Off.String(), verifyUsage)
 	fs.IntVar(&o.Requests, "requests", 1000, "how many requests")
-	fs.IntVar(&o.AtOnce, "at-once", 0, fmt.Sprintf("how many of them at once; 0: all, %d at most", load.DefaultAtOnce))
+	fs.IntVar(&o.AtOnce, "at-once", 0, fmt.Sprintf("how many of them at once, 1 to %d; 0: all, but no more than %d", load.MaxAtOnce, load.DefaultAtOnce))
 	fs.Uint64Var(&o.Seed, "seed", 0, "seed of the requests; 0 takes a random one and prints it")
 	fs.IntVar(&o.KillMovers, "kill-movers", 0, "kill -9 so many movers while requests run")
 	fs.IntVar(&o.KillSidecars, "kill-sidecars", 0, "kill -9 so many sidecars too; they are started again, and requests under way may fail")

@@ -73,8 +73,8 @@ type Staging struct {
 	Peers int32         `yaml:"peers" help:"sidecars of other hosts that send or receive at once, which the memory is cut for"`
 	Rate  int32         `yaml:"rate" help:"MB/s that the network gives"`
 	RTT   time.Duration `yaml:"rtt" help:"round trip to another host"`
-	Chunk int32         `yaml:"chunk" help:"KiB of a chunk, of which both ends take the smaller; 0: what the above make best"`
-	Depth int32         `yaml:"depth" help:"chunks that one of them may hold; 0: what the above make best"`
+	Chunk int32         `yaml:"chunk" help:"KiB of a chunk, of which both ends take the smaller: a multiple of 4, at most 65536 and the arena; 0: what the above make best"`
+	Depth int32         `yaml:"depth" help:"chunks that one of them may hold, 1 to 64; 0: what the above make best"`
 	// Connections are of each pair of wire movers and direction.
 	Connections int32 `yaml:"connections" help:"TCP connections to each peer that is read from, 1 to 64; 0: 2 to 4, by the processors of this machine"`
 
@@ -96,6 +96,12 @@ const (
 	Always = "always"
 )
 
+// Bounds of Staging.
+const (
+	maxArena = 4096     // MiB
+	maxChunk = 64 << 10 // KiB
+)
+
 func (f *faults) staging(s Staging) {
 	if ways := []string{Auto, NIXL, TCP, TCPPlain, NoStaging}; !slices.Contains(ways, s.Transport) {
 		f.add("staging.transport", "%q: %s", s.Transport, want(s.Transport, ways))
@@ -110,7 +116,7 @@ func (f *faults) staging(s Staging) {
 	for _, n := range []struct {
 		name      string
 		v, lo, hi int32
-	}{{"arena", s.Arena, 1, 4096}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"chunk", s.Chunk, 0, 64 << 10}, {"depth", s.Depth, 0, 64}, {"connections", s.Connections, 0, 64}} {
+	}{{"arena", s.Arena, 1, maxArena}, {"peers", s.Peers, 1, 1024}, {"rate", s.Rate, 1, 1 << 20}, {"depth", s.Depth, 0, 64}, {"connections", s.Connections, 0, 64}} {
 		if n.v < n.lo || n.v > n.hi {
 			f.add("staging."+n.name, "%d: want %d to %d", n.v, n.lo, n.hi)
 		}
@@ -118,8 +124,11 @@ func (f *faults) staging(s Staging) {
 	if s.RTT < 0 || s.RTT > 10*time.Second {
 		f.add("staging.rtt", "%v: want 0 to 10s", s.RTT)
 	}
-	if s.Chunk%4 != 0 || s.Chunk > s.Arena<<10 {
-		f.add("staging.chunk", "%d: want a multiple of 4, and no more than staging.arena", s.Chunk)
+	switch {
+	case s.Chunk < 0 || s.Chunk > maxChunk || s.Chunk%4 != 0:
+		f.add("staging.chunk", "%d: want a multiple of 4, 0 to %d", s.Chunk, maxChunk)
+	case s.Arena >= 1 && s.Arena <= maxArena && s.Chunk > s.Arena<<10:
+		f.add("staging.chunk", "%d KiB are more than staging.arena, %d MiB: want no more", s.Chunk, s.Arena)
 	}
 }
 

@@ -149,9 +149,11 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 	}
 }
 
+// least is what has no default.
+var least = []string{"--cluster=c", "--pool=p", "--group=g", "--etcd.endpoints=http://a:1", "--tls.ca=a", "--tls.cert=b", "--tls.key=c"}
+
 func TestFlagsAlone(t *testing.T) {
-	c, err := load(t, "", "--cluster=c", "--pool=p", "--group=g", "--etcd.endpoints=http://a:1",
-		"--tls.ca=a", "--tls.cert=b", "--tls.key=c")
+	c, err := load(t, "", least...)
 	if err != nil || c.Cluster != "c" || c.Tenant != "default" {
 		t.Errorf("%v %+v", err, c)
 	}
@@ -180,6 +182,14 @@ func TestCheckTellsEveryFault(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q:\n%v", want, err)
 		}
+	}
+	for _, chunk := range []string{"--staging.chunk=-1", "--staging.chunk=9999999", "--staging.chunk=65540", "--staging.arena=-1", "--staging.arena=9999999"} {
+		if _, err := load(t, "", append(least, chunk)...); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: want one fault, got %v", chunk, err)
+		}
+	}
+	if _, err := load(t, "", append(least, "--staging.chunk=2048", "--staging.arena=1")...); err == nil || !strings.Contains(err.Error(), "2048 KiB are more than staging.arena, 1 MiB") {
+		t.Error(err)
 	}
 	if _, err := load(t, "", "--lease=1h"); err == nil || !strings.Contains(err.Error(), "max-hold: 5m0s is shorter") {
 		t.Error(err)

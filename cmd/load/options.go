@@ -57,8 +57,8 @@ const maxRequests = 1 << 20
 // DefaultAtOnce is how many requests a slow machine ends within the deadline of one.
 const DefaultAtOnce = 1000
 
-// maxAtOnce keeps what requests ask for below the 4096 labels that a sidecar holds.
-const maxAtOnce = 2000
+// MaxAtOnce keeps what requests ask for below the 4096 labels that a sidecar holds.
+const MaxAtOnce = 2000
 
 // The longest prompt fits into half of minBlocks, and what fits nowhere is longer than that
 // half: 10 tokens for each block, which engine.MaxTokens bounds.
@@ -103,8 +103,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --inference-shards: pp, ep, expt_tp and layers: these engines compute no model: give tp alone", ErrOptions)
 	case o.Requests < 1 || o.Requests > maxRequests:
 		return fmt.Errorf("%w: --requests %d: want 1 to %d", ErrOptions, o.Requests, maxRequests)
-	case o.AtOnce < 1 || o.AtOnce > maxAtOnce:
-		return fmt.Errorf("%w: --at-once %d: want 1 to %d, or 0 for all, %d at most", ErrOptions, o.AtOnce, maxAtOnce, DefaultAtOnce)
+	case o.AtOnce < 1 || o.AtOnce > MaxAtOnce:
+		return fmt.Errorf("%w: --at-once %d: want 1 to %d, or 0 for all, but no more than %d", ErrOptions, o.AtOnce, MaxAtOnce, DefaultAtOnce)
 	case o.Blocks < minBlocks || o.Blocks > maxBlocks:
 		return fmt.Errorf("%w: --blocks %d: want %d to %d", ErrOptions, o.Blocks, minBlocks, maxBlocks)
 	case o.Slots < minSlots || o.Slots > maxSlots:
