@@ -133,11 +133,12 @@ func runDev(cmd *cobra.Command, o dev.Options) (err error) {
 	c.Print(out)
 	fmt.Fprintf(out, `
 up; Ctrl-C stops everything. In another terminal:
-  baton watch           what happens, live
-  baton drain %s  let a group finish what it has
-Both find this cluster; where several are up, or as another user, add
+  %-22s what happens, live
+  %-22s measure the links between ranks, and what to do about a bad one
+  %-22s let a group finish what it has
+They find this cluster; where several are up, or as another user, add
   --config %s
-`, c.Groups[len(c.Groups)-1].Name, c.Control())
+`, "baton watch", "baton doctor", "baton drain "+c.Groups[len(c.Groups)-1].Name, c.Control())
 	select {
 	case err := <-c.Died():
 		return err

@@ -21,7 +21,7 @@ var ErrBackend = errors.New("disagg-kv-transport-backend")
 // CheckBackend refuses a name that is not of Backends, and one whose library is not here.
 func CheckBackend(ctx context.Context, name string) error {
 	if !slices.Contains(Backends, name) {
-		return fmt.Errorf("%w: %q: this machine's backends are: %s", ErrBackend, name, strings.Join(Backends, ", "))
+		return fmt.Errorf("%w: %q: want one of %s", ErrBackend, name, strings.Join(Backends, ", "))
 	}
 	if name == config.NIXL {
 		if _, err := nixl.DefaultOptions().Found(ctx); err != nil {
