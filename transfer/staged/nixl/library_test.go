@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -29,6 +30,19 @@ func arena(t testing.TB, n int) []byte {
 	return b
 }
 
+// anotherLibrary is one that is no NIXL.
+func anotherLibrary(t *testing.T) string {
+	t.Helper()
+	c, so := filepath.Join(t.TempDir(), "other.c"), filepath.Join(t.TempDir(), "libother.so")
+	if err := os.WriteFile(c, []byte("int other(void) { return 0; }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, c).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	return so
+}
+
 // TestBadLibrary: each fault of a library has its sentinel, and words that name the cause.
 func TestBadLibrary(t *testing.T) {
 	fine := pretend(t)
@@ -46,6 +60,7 @@ func TestBadLibrary(t *testing.T) {
 		"missing":               {of("/nowhere/" + soname), "", ErrLibrary, "/nowhere/" + soname},
 		"no path":               {of(""), "", ErrLibrary, "no path"},
 		"no library":            {of(text), "", ErrLibrary, text},
+		"another library":       {of(anotherLibrary(t)), "", ErrLibrary, "no function of NIXL"},
 		"too old":               {pretend(t, "-DOLD"), "", ErrOld, "nixl_capi_make_xfer_req, nixl_capi_create_xfer_req"},
 		"a stub":                {pretend(t, "-DSTUB"), "", ErrStub, "wheel"},
 		"no such backend":       {Options{Library: fine.Library, Backend: "NONE"}, "", ErrBackend, "NONE"},

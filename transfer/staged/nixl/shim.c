@@ -37,7 +37,7 @@ int nx_open(const char *path, struct nx_lib **out, char *why, size_t n)
 	if (!lib)
 		return NX_MEMORY;
 	size_t at = 0;
-	int missing = 0;
+	int missing = 0, found = 0;
 	/* The bits of a function's address come by memcpy: C has no conversion from void *. */
 #define FIND(RETURN, NAME, ARGS)                                                                                       \
 	{                                                                                                              \
@@ -50,12 +50,18 @@ int nx_open(const char *path, struct nx_lib **out, char *why, size_t n)
 		missing++;                                                                                             \
 		if (at < n)                                                                                            \
 			at += (size_t)snprintf(why + at, n - at, "%snixl_capi_" #NAME, at ? ", " : "");                \
+	} else {                                                                                                       \
+		found++;                                                                                               \
 	}
 	FUNCTIONS(NEED)
 	OPTIONAL(FIND)
 #undef NEED
 #undef FIND
 	int status = missing ? NX_NO_SYMBOL : lib->is_stub() ? NX_STUB : 0;
+	if (!found) {
+		snprintf(why, n, "it has no function of NIXL: name libnixl_capi.so");
+		status = NX_NO_LIBRARY;
+	}
 	if (status) {
 		free(lib); /* the library stays: nothing says that it can be closed */
 		return status;
