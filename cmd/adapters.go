@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -29,13 +30,19 @@ var builtIn = map[string]func(*slog.Logger) adapter.Adapter{
 	"webhook": func(*slog.Logger) adapter.Adapter { return &webhook.Adapter{} },
 }
 
-// checkAdapters says which adapters are not built in.
-func checkAdapters(all []config.Adapter) error {
+// checkAdapters says which adapters are not built in, and which programs are not there.
+// Those are looked for on rank 0 alone, which starts them.
+func checkAdapters(c *config.Sidecar) error {
 	var errs []error
-	for _, a := range all {
+	for _, a := range c.Adapters {
 		if a.BuiltIn != "" && builtIn[a.BuiltIn] == nil {
 			errs = append(errs, fmt.Errorf("%w: adapters.%s.built-in: %q: want one of %s, or a command", config.ErrConfig,
 				a.Name, a.BuiltIn, strings.Join(slices.Sorted(maps.Keys(builtIn)), ", ")))
+		}
+		if c.Rank == 0 && len(a.Command) > 0 && a.Command[0] != "" {
+			if _, err := exec.LookPath(a.Command[0]); err != nil {
+				errs = append(errs, fmt.Errorf("%w: adapters.%s.command: %w: want a program of this host", config.ErrConfig, a.Name, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

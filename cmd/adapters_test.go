@@ -3,6 +3,7 @@ package cmd
 import (
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,11 +16,21 @@ func TestBuiltInAdapters(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, i, err)
 		}
 	}
-	if err := checkAdapters([]config.Adapter{{Name: "a", BuiltIn: "webhook"}, {Name: "b", Command: []string{"x"}}}); err != nil {
+	check := func(rank int32, all ...config.Adapter) error {
+		return checkAdapters(&config.Sidecar{Rank: rank, Adapters: all})
+	}
+	if err := check(0, config.Adapter{Name: "a", BuiltIn: "webhook"}, config.Adapter{Name: "b", Command: []string{os.Args[0]}}); err != nil {
 		t.Error(err)
 	}
-	err := checkAdapters([]config.Adapter{{Name: "a", BuiltIn: "webhok"}})
+	err := check(1, config.Adapter{Name: "a", BuiltIn: "webhok"})
 	if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), `adapters.a.built-in: "webhok": want one of dynamo, webhook`) {
 		t.Errorf("%v", err)
+	}
+	gone := config.Adapter{Name: "a", Command: []string{"/nope/adapter"}}
+	if err := check(0, gone); !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "adapters.a.command: ") || !strings.Contains(err.Error(), "/nope/adapter") {
+		t.Errorf("%v", err)
+	}
+	if err := check(1, gone); err != nil {
+		t.Errorf("a rank that starts no adapter: %v", err)
 	}
 }

@@ -21,6 +21,17 @@ const (
 	starting = time.Minute
 )
 
+// checkNIXL refuses paths of NIXL that the configuration names and that lead to no library.
+func checkNIXL(ctx context.Context, s *config.Staging) error {
+	if s.Transport != config.NIXL && s.Transport != config.Auto || s.NIXL.Library == "" && s.NIXL.Python == "" || s.NIXL.Check() != nil {
+		return nil
+	}
+	if _, err := s.NIXL.Found(ctx); err != nil {
+		return fmt.Errorf("%w: staging.nixl: %w", config.ErrConfig, err)
+	}
+	return nil
+}
+
 // findNIXL finds the library and tries it in a wire mover of its own, which the library may
 // take along. The error says why NIXL cannot be used.
 func (p *parts) findNIXL(ctx context.Context, exe string) error {

@@ -49,6 +49,8 @@ var calls = []struct {
 	{"demo --kill=", 2, "", []string{`--kill "": is empty: name one, or leave the flag out`}},
 	{"demo --corrupt=", 2, "", []string{`--corrupt "": is empty`}},
 	{"sidecar --rank x", 2, "", []string{`--rank: "x": want a whole number`}},
+	{"sidecar --cluster c --pool p --group g --etcd.endpoints http://127.0.0.1:1 --tls.ca a --tls.cert b --tls.key c --staging.nixl.python /nope", 2, "", []string{"staging.nixl: ", "/nope"}},
+	{"sidecar --cluster c --pool p --group g --etcd.endpoints http://127.0.0.1:1 --tls.ca a --tls.cert b --tls.key c --staging.nixl.library /nope.so", 2, "", []string{"staging.nixl: ", "/nope.so"}},
 	{"bench --row nope", 2, "", []string{`--row "nope"`, "shm, plan"}},
 	{"bench --row lower/512", 2, "", []string{`--row "lower/512": is one result of the row lower, which is measured whole: want --row lower`}},
 	{"bench sim --trace --schedules 4", 2, "", []string{"--trace and --schedules are both given"}},

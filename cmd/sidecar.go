@@ -52,10 +52,13 @@ func newSidecarCmd() *cobra.Command {
 sidecars and control planes on listen, and starts the mover that copies.
 
 Every key of the file has a flag of the same name, which wins; adapters has none.
-Nothing is opened before the whole configuration was checked.`,
+All keys are checked before anything is opened, and so are the programs of adapters and the
+paths of NIXL that are named. An adapter checks its own part, config, when the sidecar is up:
+one that refuses it is an error in the log and stays down, and the sidecar works without it.
+One that fails is started again, after 0.2 s and then twice as long each time, up to 30 s.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(config.Load(file, cmd.Flags(), &c), checkAdapters(c.Adapters)); err != nil {
+			if err := errors.Join(config.Load(file, cmd.Flags(), &c), checkAdapters(&c), checkNIXL(cmd.Context(), &c.Staging)); err != nil {
 				return err
 			}
 			log, err := config.NewLogger(cmd.ErrOrStderr(), c.LogLevel, c.LogFormat)
@@ -176,7 +179,11 @@ func (p *parts) inside(ctx context.Context) error {
 		return fmt.Errorf("staging.transport is %s: %w", config.NIXL, missing)
 	}
 	if missing != nil {
-		p.log.Info("staging goes without NIXL", "err", missing)
+		level := slog.LevelInfo
+		if c.Staging.NIXL.Named() {
+			level = slog.LevelWarn
+		}
+		p.log.Log(ctx, level, "staging goes without NIXL", "err", missing)
 	}
 	p.end = end(c.Staging, cmp.Or(c.Advertise, c.Listen), missing)
 	verify, err := sums.ParseMode(c.Verify)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
@@ -54,6 +55,11 @@ func (o Options) params() (map[string]string, error) {
 		out[k] = v
 	}
 	return out, nil
+}
+
+// Named says whether somebody named the library or its Python, here or in $BATON_NIXL_CAPI.
+func (o Options) Named() bool {
+	return o.Library != "" || o.Python != "" || os.Getenv(EnvLibrary) != ""
 }
 
 // Found is o with the path of the library that Find finds, for a process that looks no further.
