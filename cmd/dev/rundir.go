@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/batonkv/baton/lifeline"
 )
 
@@ -65,6 +67,22 @@ func checkOwn(base string) error {
 	return nil
 }
 
+// minSpace is what etcd's log, which it lays out whole, and all else of a run take on disk;
+// etcd panics where it cannot lay it out.
+const minSpace = 64 << 20
+
+// checkSpace refuses a base directory whose file system has fewer bytes left than want.
+func checkSpace(base string, want uint64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(base, &st); err != nil {
+		return fmt.Errorf("run directory: %s: %w", base, err)
+	}
+	if free := st.Bavail * uint64(st.Bsize); free < want {
+		return fmt.Errorf("run directory: %s: %w: %d MiB are free, a run needs %d: make room, or name another TMPDIR", base, unix.ENOSPC, free>>20, want>>20)
+	}
+	return nil
+}
+
 // runDir makes a fresh directory under root and removes those of dead owners. longest
 // is the longest name that will be a rank's directory in it.
 func runDir(longest string) (string, error) {
@@ -77,6 +95,9 @@ func runDir(longest string) (string, error) {
 	}
 	if err := sweep(base); err != nil {
 		return "", fmt.Errorf("run directory: remove those of dead owners: %w", err)
+	}
+	if err := checkSpace(base, minSpace); err != nil {
+		return "", err
 	}
 	dir, err := os.MkdirTemp(base, "run-")
 	if err != nil {

@@ -1,10 +1,14 @@
 package dev
 
 import (
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestRunDir(t *testing.T) {
@@ -29,6 +33,9 @@ func TestRunDir(t *testing.T) {
 		}
 	}
 	t.Setenv("TMPDIR", tmp)
+	if err := checkSpace(tmp, math.MaxUint64); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("a full disk: %v", err)
+	}
 	if err := os.Chmod(root(), 0o777); err != nil {
 		t.Fatal(err)
 	}
