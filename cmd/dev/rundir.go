@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/batonkv/baton/lifeline"
 )
 
@@ -73,12 +71,12 @@ const minSpace = 64 << 20
 
 // checkSpace refuses a base directory whose file system has fewer bytes left than want.
 func checkSpace(base string, want uint64) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(base, &st); err != nil {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(base, &st); err != nil {
 		return fmt.Errorf("run directory: %s: %w", base, err)
 	}
 	if free := st.Bavail * uint64(st.Bsize); free < want {
-		return fmt.Errorf("run directory: %s: %w: %d MiB are free, a run needs %d: make room, or name another TMPDIR", base, unix.ENOSPC, free>>20, want>>20)
+		return fmt.Errorf("run directory: %s: %w: %d MiB are free, a run needs %d: make room, or name another TMPDIR", base, syscall.ENOSPC, free>>20, want>>20)
 	}
 	return nil
 }

@@ -6,9 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestRunDir(t *testing.T) {
@@ -33,7 +32,7 @@ func TestRunDir(t *testing.T) {
 		}
 	}
 	t.Setenv("TMPDIR", tmp)
-	if err := checkSpace(tmp, math.MaxUint64); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "TMPDIR") {
+	if err := checkSpace(tmp, math.MaxUint64); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Errorf("a full disk: %v", err)
 	}
 	if err := os.Chmod(root(), 0o777); err != nil {
