@@ -12,14 +12,7 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
-func newDoctorCmd() *cobra.Command {
-	var c connection
-	var output string
-	var known bool
-	cmd := &cobra.Command{
-		Use:   "doctor [GROUP...]",
-		Short: "Measure the links between ranks, say what is wrong and what to do",
-		Long: `Ask every sidecar of a cluster how its rank reads from ranks of other groups: by which
+const doctorLong = `Ask every sidecar of a cluster how its rank reads from ranks of other groups: by which
 transport, why by that one, how fast, and how fast it should be. Links that no hand-off has
 needed yet are opened, and those that are staged are measured, while they are idle: some 20 MB
 each. Expected is what the host, or its network interface, does at the same time by itself; less
@@ -27,7 +20,20 @@ than a quarter of it is degraded.
 
 With names, the sidecars of those groups alone are asked.
 
-Exit code 0: all is well. 1: a link is degraded or broken, or a sidecar does not answer.`,
+Age is that of the figures: a link that hand-offs use is not measured meanwhile. Only wire movers
+are measured; a local mover (baton mover) that stands still shows in hand-offs, not here.
+
+Exit code 0: all is well. 1: a link is degraded or broken, or was not measured in time, or a
+sidecar does not answer.`
+
+func newDoctorCmd() *cobra.Command {
+	var c connection
+	var output string
+	var known bool
+	cmd := &cobra.Command{
+		Use:   "doctor [GROUP...]",
+		Short: "Measure the links between ranks, say what is wrong and what to do",
+		Long:  doctorLong,
 		Example: `  baton doctor
   baton doctor decode-0
   baton doctor -o json | jq '.links[] | select(.verdict != "good")'`,
@@ -48,7 +54,7 @@ Exit code 0: all is well. 1: a link is degraded or broken, or a sidecar does not
 				return err
 			}
 			defer func() { err = errors.Join(err, router.Close(), rest.Close()) }()
-			r := doctor.Report{}
+			r := doctor.Report{Known: known}
 			if r.Asked, err = router.Links(cmd.Context(), control.LinksQuery{Probe: !known, Meet: !known}, args); err != nil {
 				if errors.Is(err, handoff.ErrGroup) {
 					return unknownGroup(cmd.Context(), router.Cluster(), args, err)

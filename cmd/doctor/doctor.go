@@ -18,13 +18,15 @@ import (
 	"github.com/batonkv/baton/transfer/choice"
 )
 
-// ErrUnwell says that a link is degraded or broken, or that a sidecar does not answer.
+// ErrUnwell says that a link is degraded, broken or was not measured though it was to be, or
+// that a sidecar does not answer.
 var ErrUnwell = errors.New("doctor: not all is well")
 
 // Report is what the sidecars of a cluster said.
 type Report struct {
 	Asked   []route.Asked
-	Readers int // ranks that may read
+	Readers int  // ranks that may read
+	Known   bool // nothing was to be measured
 }
 
 // links are those of all answers, in their order.
@@ -38,16 +40,13 @@ func (r Report) links() (out []handoff.Link) {
 // Verdict is nil, or ErrUnwell with the counts.
 func (r Report) Verdict() error {
 	var bad []string
-	n, silent := map[choice.Verdict]int{}, 0
+	n, silent := map[choice.Verdict]int{}, r.silent()
 	for _, l := range r.links() {
-		n[l.Finding.Verdict]++
-	}
-	for _, a := range r.Asked {
-		if a.Err != nil {
-			silent++
+		if r.wrong(l) {
+			n[l.Finding.Verdict]++
 		}
 	}
-	for _, v := range []choice.Verdict{choice.Broken, choice.Degraded} {
+	for _, v := range []choice.Verdict{choice.Broken, choice.Degraded, choice.Unmeasured} {
 		if n[v] > 0 {
 			bad = append(bad, fmt.Sprintf("%s %s", count(n[v], "link"), v))
 		}
@@ -59,6 +58,27 @@ func (r Report) Verdict() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrUnwell, strings.Join(bad, ", "))
+}
+
+// wrong reports whether a link is degraded or broken, or has a cause for not being measured.
+func (r Report) wrong(l handoff.Link) bool {
+	switch l.Finding.Verdict {
+	case choice.Degraded, choice.Broken:
+		return true
+	case choice.Unmeasured:
+		return !r.Known && l.Finding.Cause != ""
+	}
+	return false
+}
+
+// silent counts the sidecars that did not answer.
+func (r Report) silent() (n int) {
+	for _, a := range r.Asked {
+		if a.Err != nil {
+			n++
+		}
+	}
+	return n
 }
 
 func count(n int, what string) string {
@@ -73,10 +93,10 @@ func (r Report) Text(out io.Writer) error {
 	ls := r.links()
 	if len(ls) > 0 {
 		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "READER\tFROM\tTRANSPORT\tMEASURED\tEXPECTED\tONE READ\tVERDICT")
+		fmt.Fprintln(t, "READER\tFROM\tTRANSPORT\tMEASURED\tEXPECTED\tONE READ\tAGE\tVERDICT")
 		for _, l := range ls {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(l.Reader.Name()), clean(l.Peer.Name()), transport(l.Choice), rate(l.Measured.Rate),
-				rate(l.Expected), latency(l.Measured.Latency), clean(string(l.Finding.Verdict)))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", clean(l.Reader.Name()), clean(l.Peer.Name()), transport(l.Choice), rate(l.Measured.Rate),
+				rate(l.Expected), latency(l.Measured.Latency), age(l), clean(string(l.Finding.Verdict)))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -108,17 +128,7 @@ func (r Report) reasons(b *strings.Builder) {
 	for _, why := range whys {
 		fmt.Fprintf(b, "  %s\n    %s\n", why, some(pairs[why]))
 	}
-	for _, l := range r.links() {
-		if l.Choice.Transport == choice.NIXL {
-			b.WriteString("  " + hostStaging + "\n")
-			return
-		}
-	}
 }
-
-// hostStaging is what NIXL would do silently, and is not let do.
-const hostStaging = "nixl moves staging memory of the host: memory of a GPU that another process allocated it registers\n" +
-	"    without complaint and then moves over TCP, at a hundredth of the rate, so it is given none"
 
 // pair names a link's ends.
 func pair(l handoff.Link) string { return clean(l.Reader.Name() + " from " + l.Peer.Name()) }
@@ -136,7 +146,7 @@ func (r Report) findings(b *strings.Builder) {
 	head := "\nwrong\n"
 	for _, l := range r.links() {
 		f := l.Finding
-		if f.Verdict != choice.Degraded && f.Verdict != choice.Broken {
+		if !r.wrong(l) {
 			continue
 		}
 		fmt.Fprintf(b, "%s  %s is %s: %s\n    %s\n", head, pair(l), f.Verdict, clean(f.Cause), clean(f.Fix))
@@ -162,6 +172,10 @@ func (r Report) summary(b *strings.Builder) {
 		b.WriteString("no sidecar is registered in this cluster: start baton sidecar beside each rank of the engines\n")
 	case len(ls) == 0 && r.Readers == 0:
 		b.WriteString("no rank here may read: all groups prefill; start one whose role is decode or both\n")
+	case len(ls) == 0 && r.silent() > 0:
+		b.WriteString("no link is known: what the sidecars without an answer read, and who reads from them, is not seen\n")
+	case len(ls) == 0 && r.groups() > 1:
+		b.WriteString("no link is known yet: a sidecar that has just started does not see the others at once; ask again\n")
 	case len(ls) == 0:
 		b.WriteString("no rank here may be read by another: want two groups, one that prefills and one that decodes\n")
 	default:
@@ -180,6 +194,15 @@ func (r Report) summary(b *strings.Builder) {
 	if more > 0 {
 		fmt.Fprintf(b, "%s were left out: ask fewer groups\n", count(more, "link"))
 	}
+}
+
+// groups counts those that were asked.
+func (r Report) groups() int {
+	seen := map[string]bool{}
+	for _, a := range r.Asked {
+		seen[a.Record.Group] = true
+	}
+	return len(seen)
 }
 
 func transport(c choice.Choice) string {
@@ -209,6 +232,17 @@ func latency(d time.Duration) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1e3)
+}
+
+// age is how old the measured figures are.
+func age(l handoff.Link) string {
+	switch {
+	case l.Measured == choice.Measured{}:
+		return "-"
+	case l.Ago < time.Second:
+		return "new"
+	}
+	return l.Ago.Round(time.Second).String()
 }
 
 // clean is what others say without what steers a terminal.

@@ -41,11 +41,11 @@ func TestText(t *testing.T) {
 	none := link("d", "r", choice.Choice{Code: choice.None, Why: "no transport"}, choice.Measured{}, choice.Finding{Verdict: choice.Broken, Cause: "none", Fix: "set one"})
 	r := ask(good, link("d", "s", tcp, choice.Measured{}, choice.Finding{Verdict: choice.Unmeasured}), bad, none)
 	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "e", Rank: 1, Addr: "h:1"}, Err: handoff.ErrPeer})
-	const want = `READER  FROM  TRANSPORT       MEASURED   EXPECTED   ONE READ  VERDICT
-d/0     p/0   tcp (tls)       1.23 GB/s  2.00 GB/s  0.12 ms   good
-d/0     s/0   tcp (tls)       -          2.00 GB/s  -         unmeasured
-d/0     q/0   nixl (ucx-tcp)  4.0 MB/s   2.00 GB/s  1.00 ms   degraded
-d/0     r/0   none            -          2.00 GB/s  -         broken
+	const want = `READER  FROM  TRANSPORT       MEASURED   EXPECTED   ONE READ  AGE  VERDICT
+d/0     p/0   tcp (tls)       1.23 GB/s  2.00 GB/s  0.12 ms   new  good
+d/0     s/0   tcp (tls)       -          2.00 GB/s  -         -    unmeasured
+d/0     q/0   nixl (ucx-tcp)  4.0 MB/s   2.00 GB/s  1.00 ms   new  degraded
+d/0     r/0   none            -          2.00 GB/s  -         -    broken
 
 why
   other host: tcp, because nixl is not there on p/0: no library
@@ -54,8 +54,6 @@ why
     d/0 from q/0
   no transport
     d/0 from r/0
-  nixl moves staging memory of the host: memory of a GPU that another process allocated it registers
-    without complaint and then moves over TCP, at a hundredth of the rate, so it is given none
 
 wrong
   d/0 from q/0 is degraded: tcp emulation: other·namespaces
@@ -80,10 +78,37 @@ func TestNothingThere(t *testing.T) {
 		"no sidecar is registered in this cluster":  {},
 		"no rank here may read: all groups prefill": {Asked: []route.Asked{{}}},
 		"no rank here may be read by another":       ask(),
+		"no link is known yet":                      {Readers: 1, Asked: []route.Asked{{Record: discovery.Record{Group: "d"}}, {Record: discovery.Record{Group: "p"}}}},
 	} {
 		if got := text(t, r); !strings.Contains(got, want) || r.Verdict() != nil {
 			t.Errorf("%q, %v: want %q", got, r.Verdict(), want)
 		}
+	}
+}
+
+// TestSilentAlone: who does not answer may read and be read.
+func TestSilentAlone(t *testing.T) {
+	r := ask()
+	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "p"}, Err: handoff.ErrPeer})
+	if got := text(t, r); !strings.Contains(got, "no link is known: what the sidecars without an answer") || strings.Contains(got, "may be read") {
+		t.Error(got)
+	}
+}
+
+// TestUnanswered: a link that was to be measured and was not is not well, and says how old
+// its figures are; who asked for no measurement is told what is known.
+func TestUnanswered(t *testing.T) {
+	l := link("d", "p", tcp, choice.Measured{Rate: 1e9}, choice.Finding{Verdict: choice.Unmeasured, Cause: "no end", Fix: "ask again"})
+	l.Ago = 90 * time.Second
+	r := ask(l)
+	if err := r.Verdict(); !errors.Is(err, ErrUnwell) || !strings.Contains(err.Error(), "1 link unmeasured") {
+		t.Error(err)
+	}
+	if got := text(t, r); !strings.Contains(got, "d/0 from p/0 is unmeasured: no end\n    ask again") || !strings.Contains(got, "1m30s") {
+		t.Error(got)
+	}
+	if r.Known = true; r.Verdict() != nil || strings.Contains(text(t, r), "wrong") {
+		t.Error("nothing was to be measured")
 	}
 }
 

@@ -26,17 +26,19 @@ const (
 // and that it has not met included.
 func (v Service) Links(ctx context.Context, q control.LinksQuery) (control.Links, error) {
 	if q.Meet {
-		if err := v.wait(ctx, meetTime, v.s.meetAll); err != nil {
+		if _, err := v.wait(ctx, meetTime, v.s.meetAll); err != nil {
 			return control.Links{}, err
 		}
 	}
+	late := false
 	if q.Probe {
-		if err := v.wait(ctx, probeTime, v.s.probeAll); err != nil {
+		var err error
+		if late, err = v.wait(ctx, probeTime, v.s.probeAll); err != nil {
 			return control.Links{}, err
 		}
 	}
 	l := control.Links{Self: v.s.cfg.Machine.Self, Offers: v.s.cfg.End.Offers}
-	err := v.ask(ctx, func() { l.Links = v.s.allLinks() })
+	err := v.ask(ctx, func() { l.Links = v.s.allLinks(late) })
 	if n := len(l.Links); n > control.MaxLinks {
 		l.Links, l.More = l.Links[:control.MaxLinks], int32(n-control.MaxLinks)
 	}
@@ -44,11 +46,11 @@ func (v Service) Links(ctx context.Context, q control.LinksQuery) (control.Links
 }
 
 // wait has begin start something on the loop's goroutine, and waits for as many ends as it
-// says, for as long as limit.
-func (v Service) wait(ctx context.Context, limit time.Duration, begin func(end func()) int) error {
+// says, for as long as limit; late: not all of them came.
+func (v Service) wait(ctx context.Context, limit time.Duration, begin func(end func()) int) (late bool, err error) {
 	ends, n := make(chan struct{}, control.MaxLinks), 0
 	if err := v.ask(ctx, func() { n = begin(func() { ends <- struct{}{} }) }); err != nil {
-		return err
+		return false, err
 	}
 	enough := time.NewTimer(limit)
 	defer enough.Stop()
@@ -56,14 +58,14 @@ func (v Service) wait(ctx context.Context, limit time.Duration, begin func(end f
 		select {
 		case <-ends:
 		case <-enough.C:
-			return nil
+			return true, nil
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		case <-v.s.done:
-			return errStopped
+			return false, errStopped
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // probeAll measures the links that this rank reads by.
@@ -129,12 +131,18 @@ func (s *Sidecar) seesNow(rs []discovery.Record) {
 	s.showLinks()
 }
 
-// allLinks are those of pairs, and what is known of strangers.
-func (s *Sidecar) allLinks() (out []handoff.Link) {
+// allLinks are those of pairs, and what is known of strangers; late: somebody waited for
+// probes, and those that still run are no answer.
+func (s *Sidecar) allLinks(late bool) (out []handoff.Link) {
 	for _, p := range s.sortedPairs() {
-		if s.reads(p) {
-			out = append(out, s.link(p))
+		if !s.reads(p) {
+			continue
 		}
+		l := s.link(p)
+		if pr := s.pairs[p]; late && pr.running {
+			l.Finding, l.Measured, l.Ago = pr.unanswered(), choice.Measured{}, 0
+		}
+		out = append(out, l)
 	}
 	for _, p := range s.strangers() {
 		l := handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: choice.Finding{Verdict: choice.Unmeasured, Cause: "the two have not met: no hand-off has needed it"}}

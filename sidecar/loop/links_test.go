@@ -176,6 +176,33 @@ func TestSlowLink(t *testing.T) {
 	}
 }
 
+// TestUnanswered: what was measured before is no answer to who waits for a probe in vain.
+func TestUnanswered(t *testing.T) {
+	r, _ := stagedCluster(t, 1, func(string) choice.End { return offers("tcp") }, alike(wired(choice.Baseline{TCP: 1}, 0)))
+	d := r.sides["d/0"]
+	if ls := d.links(t, control.LinksQuery{Meet: true, Probe: true}); len(ls) != 2 || ls[0].Finding.Verdict != choice.Good {
+		t.Fatalf("%+v", ls)
+	}
+	if late, err := d.Service().wait(t.Context(), 1, func(func()) int { return 1 }); !late || err != nil {
+		t.Errorf("nothing came: late %v, %v", late, err)
+	}
+	var asked, known []handoff.Link
+	check(t, d.Service().ask(t.Context(), func() {
+		a, b := d.pairs[r.sides["p/0"].self], d.pairs[r.sides["p/1"].self]
+		a.running, a.failed, b.running, b.failed = true, drive.ErrLate, true, nil
+		asked, known = d.allLinks(true), d.allLinks(false)
+		a.running, b.running = false, false
+	}))
+	for i, want := range []choice.Verdict{choice.Broken, choice.Unmeasured} {
+		if l := asked[i]; l.Finding.Verdict != want || l.Finding.Cause == "" || l.Finding.Fix == "" || l.Measured.Rate != 0 {
+			t.Errorf("%+v, want %s", l, want)
+		}
+		if l := known[i]; l.Finding.Verdict != choice.Good || l.Measured.Rate == 0 {
+			t.Errorf("nobody waits: %+v", l)
+		}
+	}
+}
+
 // TestNoTransport: two ends without a transport in common say so where it is asked for, and
 // an import names both.
 func TestNoTransport(t *testing.T) {

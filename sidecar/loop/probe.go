@@ -35,6 +35,7 @@ type probed struct {
 
 	running bool
 	round   int
+	failed  error // of the last round; nil: none has failed
 	waiters []func()
 }
 
@@ -64,7 +65,7 @@ func (s *Sidecar) probe(p handoff.Member, done func()) {
 	pr := s.pairs[p]
 	pr.waiters = append(pr.waiters, done)
 	if !pr.running {
-		pr.running, pr.round = true, 0
+		pr.running, pr.round, pr.failed = true, 0, nil
 		s.staging.round(p, pr, choice.Measured{})
 	}
 }
@@ -72,7 +73,10 @@ func (s *Sidecar) probe(p handoff.Member, done func()) {
 // round measures once more; best is what the rounds before it found.
 func (g *staging) round(p handoff.Member, pr *pair, best choice.Measured) {
 	g.stage.Probe(peerID(p), func(m choice.Measured, err error) {
-		pr.round++
+		pr.round, pr.failed = pr.round+1, err
+		if errors.Is(err, drive.ErrLate) {
+			pr.round++ // it has waited as long as two
+		}
 		if m.Rate > best.Rate {
 			best = m
 		}
@@ -122,6 +126,16 @@ func (g *staging) judge(p handoff.Member, pr *pair, m choice.Measured, b choice.
 	g.settled(pr)
 }
 
+// unanswered is what a link is worth whose probe has not ended though somebody waits for it:
+// what was measured before says nothing of it.
+func (pr *pair) unanswered() choice.Finding {
+	if pr.failed != nil {
+		return choice.Judge(pr.choice, choice.Measured{}, choice.Expected{}, clip(pr.failed.Error()))
+	}
+	return choice.Finding{Verdict: choice.Unmeasured, Cause: "its probe did not end within " + probeTime.String(),
+		Fix: "ask again: those of other links came first, or a wire mover does not answer"}
+}
+
 // settled ends the probe of a pair.
 func (g *staging) settled(pr *pair) {
 	pr.running = false
@@ -166,6 +180,9 @@ func (g *staging) every(ctx context.Context, period time.Duration) {
 func (g *staging) Wire(r drive.Route, err error) {
 	if err != nil {
 		delete(g.up, r)
+		if !errors.Is(err, drive.ErrIdle) {
+			g.s.cfg.Metrics.WireMoverLost()
+		}
 		return
 	}
 	g.up[r] = true

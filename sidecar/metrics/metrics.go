@@ -70,6 +70,7 @@ type Metrics struct {
 	dropped  *prometheus.CounterVec
 	sessions *prometheus.GaugeVec
 	restarts prometheus.Counter
+	lost     prometheus.Counter
 	compared *prometheus.CounterVec
 	adapters []adapter
 }
@@ -89,13 +90,16 @@ func New(cluster, pool, group, rank string) *Metrics {
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "baton", Name: "mover_restarts_total", Help: "Movers that took the place of one that died.",
 		}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "baton", Name: "wire_movers_lost_total", Help: "Wire movers that ended, or did not start, while they were needed.",
+		}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "baton", Name: "phase_seconds", Help: "Duration of the phases of a hand-off.",
 			// 50 µs (a control hop) to 26 s (a long pull over TCP).
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 20),
 		}, []string{"phase"}),
 	}
-	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.restarts, m.compared)
+	labelled.MustRegister(m.handoffs, m.bytes, m.phases, m.dropped, m.sessions, m.restarts, m.lost, m.compared)
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -143,6 +147,9 @@ func (m *Metrics) Sessions(k SessionKind, n int) {
 
 // MoverRestarted counts a mover that took a dead one's place.
 func (m *Metrics) MoverRestarted() { m.restarts.Inc() }
+
+// WireMoverLost counts a wire mover that ended, or did not start, while it was needed.
+func (m *Metrics) WireMoverLost() { m.lost.Inc() }
 
 // Depth shows the entries of a queue; at most once for each. count is called at every
 // scrape, on any goroutine, as are the functions below.

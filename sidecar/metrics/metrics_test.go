@@ -34,6 +34,7 @@ func TestServe(t *testing.T) {
 	m.Depth(Imports, func() int { return 5 })
 	m.Depth(LoopInbox, func() int { return 6 })
 	m.MoverRestarted()
+	m.WireMoverLost()
 	m.MoverPID(func() int32 { return 4711 })
 	m.Registered(func() bool { return true })
 	m.EventsDropped(func() uint64 { return 7 })
@@ -56,7 +57,7 @@ func TestServe(t *testing.T) {
 		`baton_queue_depth{` + names + `pool="p",queue="imports",rank="0"} 5`,
 		`baton_queue_depth{` + names + `pool="p",queue="loop_inbox",rank="0"} 6`,
 		`baton_events_dropped_total{` + names + `pool="p",rank="0"} 7`,
-		`baton_mover_restarts_total{` + names + `pool="p",rank="0"} 1`,
+		`baton_mover_restarts_total{` + names + `pool="p",rank="0"} 1`, `baton_wire_movers_lost_total{` + names + `pool="p",rank="0"} 1`,
 		`baton_mover_pid{` + names + `pool="p",rank="0"} 4711`,
 		`baton_registered{` + names + `pool="p",rank="0"} 1`,
 		`process_resident_memory_bytes`,

@@ -140,3 +140,16 @@ func TestExpectAndJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestBrokenFix: what to do follows from the cause.
+func TestBrokenFix(t *testing.T) {
+	for cause, want := range map[string]string{
+		"connection refused": "are all ports",
+		"the wire mover of tcp did not start: write x.mark.next: no space left on device": "free some disk",
+		"p/0 says: the wire mover of tcp did not start: exit status 1":                    "log of the sidecar",
+	} {
+		if f := Judge(Choice{Transport: TCP}, Measured{}, Expected{}, cause); f.Verdict != Broken || f.Cause != cause || !strings.Contains(f.Fix, want) {
+			t.Errorf("%+v, want %q", f, want)
+		}
+	}
+}

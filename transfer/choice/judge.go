@@ -2,6 +2,7 @@ package choice
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -109,7 +110,7 @@ func Judge(c Choice, m Measured, e Expected, broken string) Finding {
 	case c.Transport == "":
 		return Finding{Broken, c.Why, "set staging.transport to auto, or alike at both ends"}
 	case broken != "":
-		return Finding{Broken, broken, "look at the logs of both sidecars and their movers; are all ports of both hosts reachable from the other?"}
+		return Finding{Broken, broken, brokenFix(broken)}
 	case c.Way == Emulation:
 		return Finding{Degraded, "tcp emulation: " + c.Caveat, emulationFix(c)}
 	case m.Rate == 0:
@@ -121,6 +122,17 @@ func Judge(c Choice, m Measured, e Expected, broken string) Finding {
 			"look for what delays or loses packets between the hosts; or set staging.rtt and staging.rate to what the network is like"}
 	}
 	return Finding{Verdict: Good}
+}
+
+// brokenFix goes by words: the cause may come from the peer, as text.
+func brokenFix(broken string) string {
+	switch {
+	case strings.Contains(broken, "no space left on device"):
+		return "free some disk where the run-dir of the sidecar that says so is: a mover runs only once it is noted there"
+	case strings.Contains(broken, "did not start"):
+		return "look at the log of the sidecar that says so: what its wire mover said last is there"
+	}
+	return "look at the logs of both sidecars and their movers; are all ports of both hosts reachable from the other?"
 }
 
 func emulationFix(c Choice) string {

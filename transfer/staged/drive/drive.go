@@ -145,6 +145,7 @@ type Stage struct {
 	at      map[transfer.PeerID]place // of the newest offer
 	wanted  *serve                    // of the Want that is being stepped
 	probing probing
+	lacking bool // jobs are being canceled for want of a wire mover
 	closed  bool
 }
 
@@ -171,6 +172,8 @@ type pull struct {
 	own   pack.Own
 	moved int64
 	cause error // of the first ticket of a mover that failed
+	// unstarted is why it was canceled here, when that was for want of a wire mover.
+	unstarted error
 }
 
 // New makes a stage with its arena, and registers that with the local mover.

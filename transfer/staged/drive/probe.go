@@ -24,6 +24,9 @@ import (
 // ErrProbe reports a probe that says nothing of its link: jobs were in its way.
 var ErrProbe = errors.New("drive: a probe gave way to hand-offs")
 
+// ErrLate reports a probe that an end did not answer in time.
+var ErrLate = errors.New("drive: a probe did not end in time")
+
 // probeLimit bounds a probe, the start of wire movers included.
 const probeLimit = 10 * time.Second
 
@@ -103,7 +106,7 @@ func (s *Stage) nextProbe() {
 // fetched anything ends at once; one that has, with its fetches, and those that hang with their
 // wire mover, where no job has chunks with it.
 func (s *Stage) askPlace(k *probe, r Route) {
-	limited, free := context.WithTimeoutCause(s.ctx, probeLimit, fmt.Errorf("%w: a probe did not end within %v", transfer.ErrPeer, probeLimit))
+	limited, free := context.WithTimeoutCause(s.ctx, probeLimit, fmt.Errorf("%w: %w: within %v", transfer.ErrPeer, ErrLate, probeLimit))
 	k.ctx, k.stop = context.WithCancelCause(limited)
 	context.AfterFunc(k.ctx, func() {
 		free()
@@ -269,7 +272,9 @@ func (s *Stage) answerAsks(r Route, failed error) {
 
 func (s *Stage) exposePattern(a ask, w *wire) {
 	w.mover.Expose(staged.Exposed{Offer: offerOf(smallBytes), Chunk: s.pattern(), Bytes: smallBytes}, func(error) {}) // it fails with the next
+	silent := s.awaitAnswer(w.mover)
 	w.mover.Expose(staged.Exposed{Offer: offerOf(a.bytes), Chunk: s.pattern(), Bytes: a.bytes}, func(err error) {
+		silent.Stop()
 		s.post(func() {
 			if err != nil {
 				s.cfg.Owner.TellPlace(a.peer, a.n, Place{}, err)

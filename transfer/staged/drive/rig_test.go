@@ -68,6 +68,7 @@ type node struct {
 	mute    bool          // wire movers do not answer offers
 	fails   bool          // the start of a wire mover
 	failing chan struct{} // closed when one is about to
+	broken  error         // what the start of a wire mover says; nil: it goes well
 }
 
 type result struct {

@@ -175,6 +175,12 @@ func (s *Stage) copy(l transfer.Link, tm *lower.Template, j lower.Job, open map[
 	return nil
 }
 
+// awaitAnswer kills an own wire mover that stands still: it has not answered before the
+// timer that is returned is stopped.
+func (s *Stage) awaitAnswer(m Mover) *time.Timer {
+	return time.AfterFunc(s.cfg.Answer, func() { m.Kill(fmt.Errorf("it has not answered in %v", s.cfg.Answer)) })
+}
+
 // expose lets the peer fetch a packed chunk, and then tells it.
 func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
 	w := s.wires[s.cfg.Route(p)]
@@ -192,7 +198,7 @@ func (s *Stage) expose(p transfer.PeerID, m staged.Offer) {
 		return
 	}
 	s.offers[m.Offer] = p
-	silent := time.AfterFunc(s.cfg.Answer, func() { w.mover.Kill(fmt.Errorf("it has not answered in %v", s.cfg.Answer)) })
+	silent := s.awaitAnswer(w.mover)
 	w.mover.Expose(staged.Exposed{Offer: m.Offer, Chunk: m.Chunk, Bytes: n}, func(err error) {
 		silent.Stop()
 		s.post(func() {

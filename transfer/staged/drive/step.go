@@ -106,6 +106,8 @@ func (k *pull) failed(err error) error {
 // because is how the pull ended: with the cause, where a ticket's failure ended it.
 func (k *pull) because(why staged.Reason) error {
 	switch is := why.Err(); {
+	case why == staged.Canceled && k.unstarted != nil:
+		return k.unstarted
 	case is == nil, k.cause == nil:
 		return is
 	case errors.Is(k.cause, is):
@@ -139,6 +141,11 @@ func (s *Stage) send(f staged.Send) {
 		s.cfg.Owner.Send(f.Peer, m, Extra{Spec: &Spec{Chunk: k.bytes, Tokens: k.own.Tokens, Moves: k.moves}})
 	case staged.Offer:
 		s.expose(f.Peer, m)
+	case staged.Gone:
+		if s.lacking && m.Why == staged.Canceled {
+			m.Why = staged.Mover // nobody wanted it canceled
+		}
+		s.cfg.Owner.Send(f.Peer, m, Extra{})
 	default:
 		s.cfg.Owner.Send(f.Peer, m, Extra{})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -22,9 +23,13 @@ type wire struct {
 	mover Mover // nil while it is being started
 	port  int32
 	told  map[transfer.PeerID]bool // whose halves heard WireUp of it
+	idle  bool                     // it was let go
 }
 
 var errStops = errors.New("the sidecar stops")
+
+// ErrIdle is why a wire mover ended that nobody needs any more.
+var ErrIdle = errors.New("drive: no session to its group is left")
 
 // again is the pause before a wire mover that ended or did not start has a successor.
 const again = 200 * time.Millisecond
@@ -75,19 +80,17 @@ func (s *Stage) started(w *wire, m Mover, err error) {
 		}
 	}
 	if err != nil {
-		s.cfg.Log.Warn("wire mover did not start", "group", w.route.Group, "transport", w.route.Transport, "err", err)
+		s.cfg.Log.Warn("wire mover did not start", "peer-group", w.route.Group, "transport", w.route.Transport, "err", err)
 		delete(s.wires, w.route)
 		s.answerAsks(w.route, err)
 		s.yieldProbe(fmt.Errorf("%w: the wire mover of %s did not start here: %w", transfer.ErrMover, w.route.Transport, err),
 			func(p transfer.PeerID) bool { return s.cfg.Route(p) == w.route })
 		s.cfg.Owner.Wire(w.route, err)
-		for j := range s.jobsOf(w.route) {
-			s.step(staged.Cancel{Job: j}, both)
-		}
+		s.unstarted(w.route, fmt.Errorf("%w: the wire mover did not start: %w", transfer.ErrMover, err))
 		return
 	}
 	w.mover, w.port = m, int32(port)
-	s.cfg.Log.Info("wire mover is up", "group", w.route.Group, "transport", w.route.Transport, "pid", m.PID())
+	s.cfg.Log.Info("wire mover is up", "peer-group", w.route.Group, "transport", w.route.Transport, "pid", m.PID())
 	s.work.Go(func() {
 		<-m.Exited()
 		s.post(func() { s.exited(w) })
@@ -99,6 +102,18 @@ func (s *Stage) started(w *wire, m Mover, err error) {
 	s.fetchProbe()
 	s.cfg.Owner.Wire(w.route, nil)
 	s.retire(w.route)
+}
+
+// unstarted ends the jobs of a route that has no wire mover, for that reason.
+func (s *Stage) unstarted(r Route, why error) {
+	s.lacking = true
+	for j := range s.jobsOf(r) {
+		if k := s.pulls[j]; k != nil {
+			k.unstarted = why
+		}
+		s.step(staged.Cancel{Job: j}, both)
+	}
+	s.lacking = false
 }
 
 // tell says that a wire mover serves a peer.
@@ -137,9 +152,14 @@ func (s *Stage) jobsOf(r Route) map[staged.Job]bool {
 // exited is the seen exit of a wire mover. A peer whose session has ended in between still
 // has chunks with it.
 func (s *Stage) exited(w *wire) {
-	s.cfg.Log.Info("wire mover ended", "group", w.route.Group, "transport", w.route.Transport, "err", w.mover.Why())
+	level, why := slog.LevelWarn, fmt.Errorf("%w: %w", transfer.ErrMover, w.mover.Why())
+	if w.idle {
+		level, why = slog.LevelInfo, ErrIdle
+	}
+	s.cfg.Log.Log(s.ctx, level, "wire mover ended; another starts when it is needed", "peer-group", w.route.Group, "transport", w.route.Transport,
+		"pid", w.mover.PID(), "err", w.mover.Why())
 	delete(s.wires, w.route)
-	s.cfg.Owner.Wire(w.route, fmt.Errorf("%w: %w", transfer.ErrMover, w.mover.Why()))
+	s.cfg.Owner.Wire(w.route, why)
 	maps.DeleteFunc(s.offers, func(_ uint64, p transfer.PeerID) bool { return w.told[p] })
 	for _, p := range slices.Sorted(maps.Keys(w.told)) {
 		s.step(staged.WireExit{Peer: p, Wire: w.id}, both)
@@ -172,7 +192,8 @@ func (s *Stage) killWire(p transfer.PeerID, id staged.Incarnation) {
 // retire lets a wire mover go that has no peer any more.
 func (s *Stage) retire(r Route) {
 	if w := s.wires[r]; w != nil && w.mover != nil && len(s.of(r)) == 0 {
-		w.mover.Kill(errors.New("no session to its group is left"))
+		w.idle = true
+		w.mover.Kill(ErrIdle)
 	}
 }
 

@@ -47,6 +47,27 @@ func overEach(t *testing.T, f func(t *testing.T, over string)) {
 	}
 }
 
+// TestUnstarted: a pull says why no wire mover started, at this end, and at the other that it
+// was a mover; nobody has canceled anything.
+func TestUnstarted(t *testing.T) {
+	full := errors.New("no space left")
+	for name, at := range map[string]func(*pair) *node{"here": func(p *pair) *node { return p.dst }, "there": func(p *pair) *node { return p.src }} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, 2)
+			at(p).sync(func() { at(p).broken = full })
+			p.pull(1)
+			r := p.wait(t)
+			if !errors.Is(r.err, transfer.ErrMover) || errors.Is(r.err, transfer.ErrCanceled) {
+				t.Errorf("%v, want that of a mover", r.err)
+			}
+			if name == "here" && !errors.Is(r.err, full) {
+				t.Errorf("%v: names no cause", r.err)
+			}
+			p.quiet(t)
+		})
+	}
+}
+
 // over has the wire movers that p starts be of a kind.
 func (p *pair) over(t testing.TB, over string) *pair {
 	if over == "nixl" {
@@ -65,6 +86,9 @@ func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, 
 		<-ctx.Done()
 		var none *mover.Wire
 		return none, ctx.Err()
+	}
+	if n.broken != nil {
+		return nil, n.broken
 	}
 	c := mover.WireConfig{Arena: arena, Setup: mover.Setup{Transport: r.Transport, Wire: id, Group: r.Group,
 		Bytes: arena.Len, Chunk: chunk, Listen: "127.0.0.1:0"}}
