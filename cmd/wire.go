@@ -62,7 +62,7 @@ func (p *parts) stage(ctx context.Context, exe string) error {
 	return p.side.Stage(ctx, loop.Staging{Chunks: int32(costs.Arena / chunk), Chunk: chunk, Depth: depth, Baseline: p.baseline, Period: probePeriod,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			w := start
-			w.Stderr = &said{log: p.log.With("group", r.Group, "transport", r.Transport)}
+			w.Stderr = &said{log: p.log.With("peer-group", r.Group, "transport", r.Transport)}
 			w.Started = func(pid int) error { return lifeline.Mark(wireMark(p.cfg.RunDir, r), pid) }
 			w.Arena, w.Setup.Transport, w.Setup.Wire, w.Setup.Group, w.Setup.Bytes, w.Setup.Chunk = arena, r.Transport, id, r.Group, arena.Len, chunk
 			return mover.StartWire(ctx, w)
