@@ -10,7 +10,7 @@ import (
 	"github.com/batonkv/baton/transfer/planview"
 )
 
-const columns = "%-4s %-14s %6s %4s %10s %7s  %6s %8s %6s %6s %6s %6s  %5s  %-8s %s\n"
+const columns = "%-4s %-14s %6s %4s %10s %7s  %6s %8s %6s %6s %6s %6s  %5s  %-9s %s\n"
 
 // minRated is the least number of bytes whose rate says anything: below, a move is
 // all start and end.
