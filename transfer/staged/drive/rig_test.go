@@ -112,7 +112,7 @@ func newNode(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank l
 		}
 	}
 	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Chunk: chunk, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
-		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 50e6, Answer: answer,
+		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 250 * time.Millisecond, Answer: answer,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			return n.start(ctx, r, id, arena, cmp.Or(chunk, drive.ChunkBytes))
 		},
