@@ -216,7 +216,9 @@ func (m *Machine) opened(p handoff.Member, o handoff.Opened) {
 	if g := m.lead.groups[p]; err == nil && o.Status == handoff.OK {
 		switch {
 		case g == nil || len(o.Members) != len(g.geometry.Members) || len(o.Pins) != len(o.Members) || !roster(p, o.Members):
-			delete(m.lead.groups, p)
+			if g != nil && g.digest != (handoff.Digest{}) { // else it is asked for anew, and p's opens wait for it
+				delete(m.lead.groups, p)
+			}
 			err = fmt.Errorf("%w: the roster of group %s changed", handoff.ErrGone, p.Group)
 		case slices.ContainsFunc(o.Pins, func(x handoff.PinInfo) bool {
 			return int(x.Rank) >= len(o.Pins) || x.Rank < 0 || o.Pins[x.Rank].Pin != x.Pin
