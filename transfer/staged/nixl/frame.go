@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 // The side connection, big endian. Who fetches dials, and first says whom it means:
@@ -37,23 +37,6 @@ const (
 	maxArena    = 1 << 44  // bytes of a chunk: all of them are less than an address
 )
 
-// status says why there is no chunk.
-type status uint32
-
-const (
-	good   status = iota
-	other         // another wire mover serves here
-	closed        // no such offer: withdrawn, or never made
-	length        // the offer has another length
-	skew          // another version of this protocol
-)
-
-var words = map[status]string{other: "another wire mover serves there", closed: "it offers no such chunk",
-	length: "the chunk has another length", skew: "it speaks another version: use one release of baton on both hosts"}
-
-// refusal is the error of a status that is not good.
-func (s status) refusal() error { return fmt.Errorf("%w: %s", transfer.ErrPeer, words[s]) }
-
 var be = binary.BigEndian
 
 func appendHello(b []byte, of staged.Incarnation) []byte {
@@ -61,14 +44,14 @@ func appendHello(b []byte, of staged.Incarnation) []byte {
 }
 
 // decodeHello returns who is meant; an other version is a status, not an error.
-func decodeHello(b *[helloBytes]byte) (staged.Incarnation, status, error) {
+func decodeHello(b *[helloBytes]byte) (staged.Incarnation, offers.Status, error) {
 	if be.Uint32(b[:]) != helloMagic {
 		return 0, 0, fmt.Errorf("%w: not a hello of this protocol", ErrFrame)
 	}
 	if be.Uint32(b[4:]) != version {
-		return 0, skew, nil
+		return 0, offers.Skew, nil
 	}
-	return staged.Incarnation(be.Uint64(b[8:])), good, nil
+	return staged.Incarnation(be.Uint64(b[8:])), offers.Good, nil
 }
 
 // welcome is what it takes to read from a wire mover.
@@ -79,7 +62,7 @@ type welcome struct {
 	metadata []byte
 }
 
-func (m welcome) append(b []byte, s status) []byte {
+func (m welcome) append(b []byte, s offers.Status) []byte {
 	b = be.AppendUint32(be.AppendUint32(b, welcomeMagic), uint32(s))
 	b = be.AppendUint64(be.AppendUint64(b, m.base), uint64(m.chunk))
 	b = be.AppendUint32(be.AppendUint32(b, uint32(m.chunks)), uint32(len(m.metadata)))
@@ -92,14 +75,14 @@ func readWelcome(r io.Reader) (m welcome, err error) {
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return m, err
 	}
-	s := status(be.Uint32(b[4:]))
+	s := offers.Status(be.Uint32(b[4:]))
 	m.base, m.chunk = be.Uint64(b[8:]), int64(be.Uint64(b[16:]))
 	chunks, n := be.Uint32(b[24:]), be.Uint32(b[28:])
 	switch {
-	case be.Uint32(b[:]) != welcomeMagic || s != good && words[s] == "":
+	case be.Uint32(b[:]) != welcomeMagic || s != offers.Good && !s.Known():
 		return m, fmt.Errorf("%w: not a welcome of this protocol", ErrFrame)
-	case s != good:
-		return m, s.refusal()
+	case s != offers.Good:
+		return m, s.Refusal()
 	case n < 1 || n > maxMetadata:
 		return m, fmt.Errorf("%w: %d bytes, want 1 to %d", ErrMetadata, n, maxMetadata)
 	case m.chunk < 1 || m.chunk > maxArena || chunks < 1 || chunks > maxChunks || m.base+uint64(m.chunk)*uint64(chunks) < m.base:
@@ -127,14 +110,14 @@ func decodeAsk(b *[askBytes]byte) (ask, error) {
 	return a, nil
 }
 
-func appendAnswer(b []byte, s status, chunk int32) []byte {
+func appendAnswer(b []byte, s offers.Status, chunk int32) []byte {
 	return be.AppendUint32(be.AppendUint32(be.AppendUint32(b, answerMagic), uint32(s)), uint32(chunk))
 }
 
 // decodeAnswer returns the peer's chunk, of so many, unless the status says why not.
-func decodeAnswer(b *[answerBytes]byte, chunks int32) (int32, status, error) {
-	s, c := status(be.Uint32(b[4:])), be.Uint32(b[8:])
-	if be.Uint32(b[:]) != answerMagic || s == good && c >= uint32(chunks) || s != good && (c != 0 || words[s] == "") {
+func decodeAnswer(b *[answerBytes]byte, chunks int32) (int32, offers.Status, error) {
+	s, c := offers.Status(be.Uint32(b[4:])), be.Uint32(b[8:])
+	if be.Uint32(b[:]) != answerMagic || s == offers.Good && c >= uint32(chunks) || s != offers.Good && (c != 0 || !s.Known()) {
 		return 0, 0, fmt.Errorf("%w: not an answer of this protocol", ErrFrame)
 	}
 	return int32(c), s, nil

@@ -36,9 +36,9 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/internal/door"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 var (
@@ -76,6 +76,7 @@ type Config struct {
 
 // Wire implements staged.Wire.
 type Wire struct {
+	*offers.Book
 	cfg  Config
 	lib  *library
 	own  *agent // that peers read from
@@ -86,7 +87,6 @@ type Wire struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	offers  map[uint64]staged.Exposed
 	peers   map[peerKey]*peer
 	agents  uint64 // made for peers
 	stopped bool
@@ -107,7 +107,7 @@ func New(cfg Config) (*Wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Wire{cfg: cfg, lib: lib, offers: map[uint64]staged.Exposed{}, peers: map[peerKey]*peer{}}
+	w := &Wire{cfg: cfg, lib: lib, Book: offers.New(cfg.Arena, cfg.Chunk), peers: map[peerKey]*peer{}}
 	if w.own, err = lib.agent(agentName(cfg.Wire), cfg, true); err != nil {
 		return nil, err
 	}
@@ -134,32 +134,6 @@ func agentName(id staged.Incarnation) string { return fmt.Sprintf("baton-%016x",
 
 // Addr implements staged.Wire.
 func (w *Wire) Addr() string { return w.door.Addr() }
-
-// Offer implements staged.Wire.
-func (w *Wire) Offer(o staged.Exposed) error {
-	if err := w.bounds(o.Chunk, o.Bytes); err != nil {
-		return err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.offers[o.Offer] = o
-	return nil
-}
-
-// Withdraw implements staged.Wire.
-func (w *Wire) Withdraw(offer uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.offers, offer)
-}
-
-// bounds checks the first n bytes of a chunk of the own arena.
-func (w *Wire) bounds(chunk int32, n int64) error {
-	if chunk < 0 || n < 1 || n > w.cfg.Chunk || chunk >= w.chunks() {
-		return fmt.Errorf("%w: %d bytes of chunk %d", transfer.ErrBounds, n, chunk)
-	}
-	return nil
-}
 
 func (w *Wire) chunks() int32 { return int32(int64(len(w.cfg.Arena)) / w.cfg.Chunk) }
 

@@ -81,7 +81,7 @@ func (f *fetch) end(err error) {
 // Fetch implements staged.Wire.
 func (w *Wire) Fetch(f staged.Fetching, done func(error)) (cancel func()) {
 	none := func() {}
-	if err := w.bounds(f.Chunk, f.Bytes); err != nil {
+	if _, err := w.Chunk(f.Chunk, f.Bytes); err != nil {
 		done(err)
 		return none
 	}

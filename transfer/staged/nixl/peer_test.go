@@ -13,6 +13,7 @@ import (
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 // middle is a listener that passes side connections on to a Wire. welcomed may change what
@@ -50,7 +51,7 @@ func pass(c net.Conn, to string, welcomed func([]byte) []byte, asked func(n int)
 	if err != nil {
 		return
 	}
-	b := m.append(nil, good)
+	b := m.append(nil, offers.Good)
 	whole := len(b)
 	if welcomed != nil {
 		b = welcomed(b)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 const (
@@ -32,14 +34,14 @@ func (w *Wire) serve(ctx context.Context, c net.Conn) error {
 	if err != nil {
 		return err
 	}
-	if why == good && of != w.cfg.Wire {
-		why = other
+	if why == offers.Good && of != w.cfg.Wire {
+		why = offers.Other
 	}
-	if why != good {
+	if why != offers.Good {
 		_, err := c.Write(welcome{}.append(nil, why))
 		return err
 	}
-	if _, err := c.Write(w.reach().append(nil, good)); err != nil {
+	if _, err := c.Write(w.reach().append(nil, offers.Good)); err != nil {
 		return err
 	}
 	if err := c.SetDeadline(time.Time{}); err != nil {
@@ -62,23 +64,9 @@ func (w *Wire) serve(ctx context.Context, c net.Conn) error {
 		if err != nil {
 			return err
 		}
-		chunk, why := w.offered(a)
+		chunk, why := w.Asked(a.offer, a.bytes)
 		if _, err := out.Write(appendAnswer(b[:0], why, chunk)); err != nil {
 			return err
 		}
-	}
-}
-
-// offered is the chunk that a request may have.
-func (w *Wire) offered(a ask) (int32, status) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch o, ok := w.offers[a.offer]; {
-	case !ok:
-		return 0, closed
-	case o.Bytes != a.bytes:
-		return 0, length
-	default:
-		return o.Chunk, good
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 const (
@@ -178,8 +179,8 @@ func (s *session) listen() error {
 			return fmt.Errorf("%w: an answer to no request", ErrFrame)
 		}
 		switch {
-		case why != good:
-			s.p.settle(q.f, why.refusal())
+		case why != offers.Good:
+			s.p.settle(q.f, why.Refusal())
 		case q.f.Bytes > s.reach.chunk:
 			err := s.p.failed(fmt.Errorf("%w: an offer of %d bytes in chunks of %d", ErrFrame, q.f.Bytes, s.reach.chunk))
 			s.p.settle(q.f, err)

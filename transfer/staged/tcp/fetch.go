@@ -56,7 +56,7 @@ type peer struct {
 // Fetch implements staged.Wire.
 func (w *Wire) Fetch(f staged.Fetching, done func(error)) (cancel func()) {
 	none := func() {}
-	into, err := w.chunk(f.Chunk, f.Bytes)
+	into, err := w.Chunk(f.Chunk, f.Bytes)
 	if err != nil {
 		done(err)
 		return none

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 // The wire, big endian. Who fetches dials, and writes requests:
@@ -22,18 +22,6 @@ const (
 	askMagic    = 0x42_54_4e_52
 	answerMagic = 0x42_54_4e_41
 )
-
-// status says why there are no bytes.
-type status uint32
-
-const (
-	good   status = iota
-	other         // another wire mover serves here
-	closed        // no such offer: withdrawn, or never made
-	length        // the offer has another length
-)
-
-var words = map[status]string{other: "another wire mover serves there", closed: "it offers no such chunk", length: "the chunk has another length"}
 
 type ask struct {
 	of    staged.Incarnation
@@ -56,7 +44,7 @@ func decodeAsk(b *[askBytes]byte) (ask, error) {
 	return a, nil
 }
 
-func appendAnswer(b []byte, s status, bytes int64) []byte {
+func appendAnswer(b []byte, s offers.Status, bytes int64) []byte {
 	return be.AppendUint64(be.AppendUint32(be.AppendUint32(b, answerMagic), uint32(s)), uint64(bytes))
 }
 
@@ -66,12 +54,12 @@ func readAnswer(r io.Reader, want int64) (refused, err error) {
 	if _, err := io.ReadFull(r, b[:]); err != nil {
 		return nil, err
 	}
-	s, n := status(be.Uint32(b[4:])), int64(be.Uint64(b[8:]))
+	s, n := offers.Status(be.Uint32(b[4:])), int64(be.Uint64(b[8:]))
 	switch {
-	case be.Uint32(b[:]) != answerMagic, s == good && n != want, s != good && (n != 0 || words[s] == ""):
+	case be.Uint32(b[:]) != answerMagic, s == offers.Good && n != want, s != offers.Good && (n != 0 || !s.Known()):
 		return nil, fmt.Errorf("%w: not an answer of this protocol", ErrFrame)
-	case s != good:
-		return fmt.Errorf("%w: %s", transfer.ErrPeer, words[s]), nil
+	case s != offers.Good:
+		return s.Refusal(), nil
 	}
 	return nil, nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 func FuzzAsk(f *testing.F) {
@@ -21,15 +23,15 @@ func FuzzAsk(f *testing.F) {
 }
 
 func FuzzAnswer(f *testing.F) {
-	f.Add(appendAnswer(nil, good, 64), int64(64))
-	f.Add(appendAnswer(nil, closed, 0), int64(64))
+	f.Add(appendAnswer(nil, offers.Good, 64), int64(64))
+	f.Add(appendAnswer(nil, offers.Closed, 0), int64(64))
 	f.Fuzz(func(t *testing.T, b []byte, want int64) {
 		refused, err := readAnswer(bytes.NewReader(b), want)
 		short := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		switch {
 		case short != (len(b) < answerBytes):
 			t.Errorf("%d bytes: %v", len(b), err)
-		case err == nil && refused == nil && !bytes.Equal(b[:answerBytes], appendAnswer(nil, good, want)):
+		case err == nil && refused == nil && !bytes.Equal(b[:answerBytes], appendAnswer(nil, offers.Good, want)):
 			t.Errorf("%x is taken for %d bytes", b, want)
 		}
 	})

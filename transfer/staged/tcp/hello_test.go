@@ -10,6 +10,7 @@ import (
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 func FuzzHello(f *testing.F) {
@@ -136,7 +137,7 @@ func TestPipelined(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			_, _ = c.Write(append(appendAnswer(nil, good, a.bytes), make([]byte, a.bytes)...))
+			_, _ = c.Write(append(appendAnswer(nil, offers.Good, a.bytes), make([]byte, a.bytes)...))
 		}
 	})
 	done := make(chan error, depth)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/transfer"
-	"github.com/batonkv/baton/transfer/staged"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 const (
@@ -21,38 +21,12 @@ const (
 	pieceBytes = 256 << 10
 )
 
-// Offer implements staged.Wire.
-func (w *Wire) Offer(o staged.Exposed) error {
-	if _, err := w.chunk(o.Chunk, o.Bytes); err != nil {
-		return err
+// offered is the chunk that a request may have.
+func (w *Wire) offered(a ask) (int32, offers.Status) {
+	if a.of != w.cfg.Wire {
+		return 0, offers.Other
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.offers[o.Offer] = o
-	return nil
-}
-
-// Withdraw implements staged.Wire.
-func (w *Wire) Withdraw(offer uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.offers, offer)
-}
-
-// offered is what a request may have.
-func (w *Wire) offered(a ask) (staged.Exposed, status) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch o, ok := w.offers[a.offer]; {
-	case a.of != w.cfg.Wire:
-		return o, other
-	case !ok:
-		return o, closed
-	case o.Bytes != a.bytes:
-		return o, length
-	default:
-		return o, good
-	}
+	return w.Asked(a.offer, a.bytes)
 }
 
 // serve answers one connection's requests in order.
@@ -77,15 +51,15 @@ func (w *Wire) serve(ctx context.Context, c net.Conn) error {
 		if err != nil {
 			return err
 		}
-		o, why := w.offered(a)
-		if why != good {
+		chunk, why := w.offered(a)
+		if why != offers.Good {
 			out = appendAnswer(out[:0], why, 0)
 			if _, err := c.Write(out); err != nil {
 				return err
 			}
 			continue
 		}
-		err = errors.Join(gather(true), w.send(c, a, o), gather(false))
+		err = errors.Join(gather(true), w.send(c, a, chunk), gather(false))
 		if err != nil {
 			return err
 		}
@@ -93,12 +67,12 @@ func (w *Wire) serve(ctx context.Context, c net.Conn) error {
 }
 
 // send writes a chunk, as long as it is offered.
-func (w *Wire) send(c net.Conn, a ask, o staged.Exposed) error {
-	b, err := w.chunk(o.Chunk, o.Bytes)
+func (w *Wire) send(c net.Conn, a ask, chunk int32) error {
+	b, err := w.Chunk(chunk, a.bytes)
 	if err != nil {
 		return err
 	}
-	bufs := net.Buffers{appendAnswer(nil, good, o.Bytes)}
+	bufs := net.Buffers{appendAnswer(nil, offers.Good, a.bytes)}
 	for len(b) > 0 {
 		n := min(len(b), pieceBytes)
 		bufs = append(bufs, b[:n])
@@ -108,19 +82,10 @@ func (w *Wire) send(c net.Conn, a ask, o staged.Exposed) error {
 		if b = b[n:]; len(b) == 0 {
 			return nil
 		}
-		if now, why := w.offered(a); why != good || now.Chunk != o.Chunk {
+		if now, why := w.offered(a); why != offers.Good || now != chunk {
 			return fmt.Errorf("%w: offer %d was withdrawn", transfer.ErrCanceled, a.offer)
 		}
 		bufs = bufs[:0]
 	}
 	return nil
-}
-
-// chunk is the first n bytes of a chunk of the own arena.
-func (w *Wire) chunk(chunk int32, n int64) ([]byte, error) {
-	at := int64(chunk) * w.cfg.Chunk
-	if chunk < 0 || n < 1 || n > w.cfg.Chunk || at+n > int64(len(w.cfg.Arena)) {
-		return nil, fmt.Errorf("%w: %d bytes of chunk %d", transfer.ErrBounds, n, chunk)
-	}
-	return w.cfg.Arena[at : at+n : at+n], nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/internal/door"
+	"github.com/batonkv/baton/transfer/staged/internal/offers"
 )
 
 var (
@@ -44,6 +45,7 @@ const MaxConns = 64
 
 // Wire implements staged.Wire.
 type Wire struct {
+	*offers.Book
 	cfg  Config
 	door *door.Door
 	ctx  context.Context // ends with Close
@@ -51,7 +53,6 @@ type Wire struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	offers  map[uint64]staged.Exposed
 	peers   map[string]*peer
 	stopped bool
 }
@@ -67,7 +68,7 @@ func New(cfg Config) (*Wire, error) {
 		return nil, fmt.Errorf("%w: chunks of %d in an arena of %d bytes, %d connections: want TLS for both directions or none, 1 to %d connections",
 			ErrConfig, cfg.Chunk, len(cfg.Arena), cfg.Conns, MaxConns)
 	}
-	w := &Wire{cfg: cfg, offers: map[uint64]staged.Exposed{}, peers: map[string]*peer{}}
+	w := &Wire{cfg: cfg, Book: offers.New(cfg.Arena, cfg.Chunk), peers: map[string]*peer{}}
 	var err error
 	if w.door, err = door.Open(cfg.Listen, maxConns, func(ctx context.Context, c net.Conn) {
 		_ = w.serve(ctx, c) // who fetches sees why, or the end of the connection
