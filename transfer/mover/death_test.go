@@ -19,8 +19,8 @@ import (
 func TestDeathIsOnesOwn(t *testing.T) {
 	a, b := start(t, config("mover")), start(t, config("mover"))
 	pa, pb := transfertest.NewPair(t, transfertest.Memfd, a), transfertest.NewPair(t, transfertest.Memfd, b)
-	freeze(t, a.PID())
-	thaw := freeze(t, b.PID())
+	transfertest.Freeze(t, a.PID())
+	thaw := transfertest.Freeze(t, b.PID())
 	ka, kb := pa.Pull(t, layout.Span{Hi: 50}), pb.Pull(t, layout.Span{Hi: 50})
 	a.Kill()
 	<-ka.Done()
@@ -40,7 +40,7 @@ func TestTicketWaitsForExit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	freeze(t, l.pid)
+	transfertest.Freeze(t, l.pid)
 	k := p.Pull(t, layout.Span{Hi: 50})
 	l.conn.Close() // the stream breaks; the child is frozen and lives
 	<-k.Done()

@@ -131,7 +131,7 @@ func runGPUSuite(t *testing.T, g gpus) {
 			transfertest.Run(t, func(t *testing.T) transfertest.Env {
 				b, m := g.bench(t, kind), start(t, g.config())
 				return transfertest.Env{Backend: m, Source: b.alloc(0), Alloc: b.alloc(1), MaxOpen: 40, NoConvert: true,
-					Kill: m.Kill, Hold: func() func() { return freeze(t, m.PID()) }}
+					Kill: m.Kill, Hold: func() func() { return transfertest.Freeze(t, m.PID()) }}
 			})
 		})
 	}

@@ -72,30 +72,11 @@ func start(t testing.TB, cfg Config) *Mover {
 	return m
 }
 
-// freeze stops the child's process until the returned func runs. Each of its threads
-// has stopped when freeze returns: the signal alone does not say so.
-func freeze(t testing.TB, pid int) func() {
-	t.Helper()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
-		if err == nil {
-			break
-		}
-		if err != unix.EINTR {
-			t.Fatal(err)
-		}
-	}
-	return func() { _ = unix.Kill(pid, unix.SIGCONT) }
-}
-
 func TestProcess(t *testing.T) {
 	transfertest.Run(t, func(t *testing.T) transfertest.Env {
 		m := start(t, config("mover"))
 		return transfertest.Env{Backend: m, Alloc: transfertest.Memfd, MaxOpen: 40, Kill: m.Kill, Sums: true,
-			Hold: func() func() { return freeze(t, m.PID()) }}
+			Hold: func() func() { return transfertest.Freeze(t, m.PID()) }}
 	})
 }
 
@@ -259,7 +240,7 @@ func TestRestored(t *testing.T) {
 // Requests whose context ends leave nothing in the child.
 func TestAbandonedRequests(t *testing.T) {
 	m := start(t, config("mover"))
-	thaw := freeze(t, m.PID())
+	thaw := transfertest.Freeze(t, m.PID())
 	ctx, end := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	b := transfertest.Memfd(t, 8192)

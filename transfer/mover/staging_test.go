@@ -20,24 +20,9 @@ func openTCP(s Setup, arena []byte) (staged.Wire, error) {
 	return tcp.New(tcp.Config{Wire: s.Wire, Arena: arena, Chunk: s.Chunk, Listen: s.Listen})
 }
 
-// arenaOf is a memfd of n bytes and this process's mapping of it.
-func arenaOf(t testing.TB, n int64) (transfer.Memory, []byte) {
-	t.Helper()
-	fd := transfertest.File(t, n, unix.F_SEAL_SHRINK)
-	b, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = unix.Munmap(b)
-		_ = unix.Close(fd)
-	})
-	return transfer.Memory{Kind: transfer.Memfd, FD: fd, Len: n}, b
-}
-
 func wireConfig(t testing.TB, id staged.Incarnation, chunks int32, chunk int64) (WireConfig, []byte) {
 	n := int64(chunks) * chunk
-	m, b := arenaOf(t, n)
+	m, b := transfertest.Arena(t, n)
 	return WireConfig{Command: []string{os.Args[0]}, Env: append(os.Environ(), envRole+"=wire", "GORACE=atexit_sleep_ms=0"), Arena: m,
 		Setup: Setup{Transport: "tcp", Wire: id, Group: "decode-0", Bytes: n, Chunk: chunk, Listen: "127.0.0.1:0"}}, b
 }

@@ -77,6 +77,22 @@ func Memfd(t testing.TB, n int64) Buffer {
 	}}
 }
 
+// Arena is staging memory: a memfd of n bytes, and this process's mapping of it. Both end
+// with the test.
+func Arena(t testing.TB, n int64) (transfer.Memory, []byte) {
+	t.Helper()
+	fd := File(t, n, unix.F_SEAL_SHRINK)
+	b, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Munmap(b)
+		_ = unix.Close(fd)
+	})
+	return transfer.Memory{Kind: transfer.Memfd, FD: fd, Len: n}, b
+}
+
 // File is the descriptor of a memfd of n bytes with the given seals, the caller's to close.
 func File(t testing.TB, n int64, seals int) int {
 	t.Helper()

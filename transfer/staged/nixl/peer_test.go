@@ -14,6 +14,7 @@ import (
 	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/internal/offers"
+	"github.com/batonkv/baton/transfer/transfertest"
 )
 
 // middle is a listener that passes side connections on to a Wire. welcomed may change what
@@ -209,7 +210,7 @@ func TestStopped(t *testing.T) {
 		if err := <-fetched(dst, f); err != nil { // there is a session
 			t.Fatal(err)
 		}
-		stop(t, src.PID())
+		transfertest.Freeze(t, src.PID())
 		done := make(chan error, 1)
 		cancel := dst.Fetch(f, func(err error) { done <- err })
 		f.Chunk = 1
@@ -224,30 +225,13 @@ func TestStopped(t *testing.T) {
 		if err := <-kept; err != nil {
 			t.Errorf("continued: got %v", err)
 		}
-		stop(t, src.PID())
+		transfertest.Freeze(t, src.PID())
 		last := fetched(dst, f)
 		dst.Kill(errors.New("by the test"))
 		if err := <-last; !errors.Is(err, transfer.ErrMover) {
 			t.Errorf("killed: got %v", err)
 		}
 	})
-}
-
-// stop stops a child. Each of its threads has stopped when it returns.
-func stop(t *testing.T, pid int) {
-	t.Helper()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
-		if err == nil {
-			return
-		}
-		if err != unix.EINTR {
-			t.Fatal(err)
-		}
-	}
 }
 
 // TestStartsAnew: a wire mover that serves where a dead one did is another one.

@@ -7,11 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/batonkv/baton/internal/need"
 	"github.com/batonkv/baton/lifeline"
-	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/nixl/fake"
@@ -56,21 +53,13 @@ func real(t testing.TB) Options {
 func config(t testing.TB, id staged.Incarnation, chunks int32, chunk int64, o Options, env ...string) (mover.WireConfig, []byte) {
 	t.Helper()
 	n := int64(chunks) * chunk
-	fd := transfertest.File(t, n, unix.F_SEAL_SHRINK)
-	b, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = unix.Munmap(b)
-		_ = unix.Close(fd)
-	})
+	mem, b := transfertest.Arena(t, n)
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return mover.WireConfig{Command: []string{os.Args[0]}, Env: append(append(os.Environ(), envChild+"=1", "GORACE=atexit_sleep_ms=0"), env...),
-		Arena: transfer.Memory{Kind: transfer.Memfd, FD: fd, Len: n},
+		Arena: mem,
 		Setup: mover.Setup{Transport: "nixl", Wire: id, Group: "decode-0", Bytes: n, Chunk: chunk, Listen: "127.0.0.1:0", Options: text}}, b
 }
 
