@@ -14,7 +14,8 @@ import (
 )
 
 func newBenchCmd() *cobra.Command {
-	var out, only string
+	var only string
+	var m measuring
 	o := bench.Options{}
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -25,12 +26,10 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
   baton bench --row shm --rounds 31 -o json > shm.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if out != "text" && out != "json" && out != "markdown" {
-				return &UsageError{Why: fmt.Sprintf("-o %q: want text, markdown or json", out)}
+			if err := m.check(); err != nil {
+				return err
 			}
-			if o.Rounds < 1 || o.Rounds > 1000 {
-				return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", o.Rounds)}
-			}
+			o.Rounds = m.rounds
 			if err := checkRow(only); err != nil {
 				return err
 			}
@@ -46,24 +45,49 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 			if only != "" {
 				r.Command += " --row " + only
 			}
-			switch out {
-			case "text":
-				r.Print(cmd.OutOrStdout())
-				return nil
-			case "markdown":
-				r.Markdown(cmd.OutOrStdout())
-				return nil
-			}
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", " ")
-			return e.Encode(r)
+			return m.show(cmd, r)
 		},
 	}
 	cmd.Flags().StringVar(&only, "row", "", "rows whose name matches this `pattern`; all when empty")
-	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
-	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
+	m.flags(cmd)
 	cmd.AddCommand(newSimCmd(), newBenchGPUCmd())
 	return cmd
+}
+
+// measuring is what commands that measure have alike.
+type measuring struct {
+	output string
+	rounds int
+}
+
+func (m *measuring) flags(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&m.rounds, "rounds", 21, "pairs of each row")
+	cmd.Flags().StringVarP(&m.output, "output", "o", "text", "text, markdown, or json with every sample")
+}
+
+func (m *measuring) check() error {
+	if m.output != "text" && m.output != "json" && m.output != "markdown" {
+		return &UsageError{Why: fmt.Sprintf("-o %q: want text, markdown or json", m.output)}
+	}
+	if m.rounds < 1 || m.rounds > 1000 {
+		return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", m.rounds)}
+	}
+	return nil
+}
+
+// show prints what was measured.
+func (m *measuring) show(cmd *cobra.Command, r bench.Report) error {
+	switch m.output {
+	case "text":
+		r.Print(cmd.OutOrStdout())
+		return nil
+	case "markdown":
+		r.Markdown(cmd.OutOrStdout())
+		return nil
+	}
+	e := json.NewEncoder(cmd.OutOrStdout())
+	e.SetIndent("", " ")
+	return e.Encode(r)
 }
 
 // checkRow wants a pattern that some row matches.

@@ -13,7 +13,8 @@ import (
 )
 
 func newBenchGPUCmd() *cobra.Command {
-	var out, save string
+	var save string
+	var m measuring
 	o := gpu.Options{}
 	cmd := &cobra.Command{
 		Use:   "gpu",
@@ -25,12 +26,10 @@ measured in turn. It takes less than a minute, and some 10 GB of each GPU.`,
   baton bench gpu --rounds 31 --save gpu.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if out != "text" && out != "json" && out != "markdown" {
-				return &UsageError{Why: fmt.Sprintf("-o %q: want text, markdown or json", out)}
+			if err := m.check(); err != nil {
+				return err
 			}
-			if o.Rounds < 1 || o.Rounds > 1000 {
-				return &UsageError{Why: fmt.Sprintf("--rounds %d: want 1 to 1000", o.Rounds)}
-			}
+			o.Rounds = m.rounds
 			if o.Binary, err = os.Executable(); err != nil {
 				return err
 			}
@@ -48,23 +47,12 @@ measured in turn. It takes less than a minute, and some 10 GB of each GPU.`,
 				return err
 			}
 			r.Command = command
-			switch out {
-			case "text":
-				r.Print(cmd.OutOrStdout())
-				return nil
-			case "markdown":
-				r.Markdown(cmd.OutOrStdout())
-				return nil
-			}
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", " ")
-			return e.Encode(r)
+			return m.show(cmd, r)
 		},
 	}
-	cmd.Flags().IntVar(&o.Rounds, "rounds", 21, "pairs of each row")
+	m.flags(cmd)
 	cmd.Flags().BoolVar(&o.Variants, "variants", false, "measure every way of submitting copies, in place of the rows")
 	cmd.Flags().StringVar(&save, "save", "", "write what there is to this `file` after each row, as JSON")
-	cmd.Flags().StringVarP(&out, "output", "o", "text", "text, markdown, or json with every sample")
 	cmd.AddCommand(&cobra.Command{Use: "owner", Hidden: true, Args: noArgs,
 		Short: "Own GPU memory for the bench, which starts this itself",
 		RunE:  func(*cobra.Command, []string) error { return gpu.Own() }})

@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -37,17 +36,10 @@ func newDoctorCmd() *cobra.Command {
 		Example: `  baton doctor
   baton doctor decode-0
   baton doctor -o json | jq '.links[] | select(.verdict != "good")'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			for _, a := range args {
-				if discovery.CheckName("group", a) != nil {
-					return &UsageError{Why: fmt.Sprintf("doctor: %q is no name of a group", a), Hint: "baton doctor, without a name, asks them all"}
-				}
-			}
-			return nil
-		},
+		Args: groupNames("baton doctor, without a name, asks them all"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if output != "text" && output != "json" {
-				return &UsageError{Why: fmt.Sprintf("--output %q: want text or json", output)}
+			if err := textOrJSON(output); err != nil {
+				return err
 			}
 			router, rest, err := c.open(cmd)
 			if err != nil {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/cmd/steer"
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/lifeline"
 )
 
@@ -311,6 +312,27 @@ func meant(word string, known []string, prefix string) string {
 		return fmt.Sprintf(": did you mean %q?", prefix+near)
 	}
 	return ""
+}
+
+// groupNames refuses arguments that name no group; hint says what a command without a name
+// does.
+func groupNames(hint string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for _, a := range args {
+			if discovery.CheckName("group", a) != nil {
+				return &UsageError{Why: fmt.Sprintf("%s: %q is no name of a group", cmd.Name(), a), Hint: hint}
+			}
+		}
+		return nil
+	}
+}
+
+// textOrJSON refuses other values of --output.
+func textOrJSON(output string) error {
+	if output != "text" && output != "json" {
+		return &UsageError{Why: fmt.Sprintf("--output %q: want text or json", output)}
+	}
+	return nil
 }
 
 // noArgs refuses words after a command that takes none.

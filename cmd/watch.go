@@ -9,7 +9,6 @@ import (
 
 	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/cmd/steer"
-	"github.com/batonkv/baton/discovery"
 )
 
 func newWatchCmd() *cobra.Command {
@@ -28,17 +27,10 @@ breaks is begun again where it was, and a gap is told where notices may be missi
 		Example: `  baton watch
   baton watch decode-0 --kept
   baton watch -o json | jq 'select(.event == "failed")'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			for _, a := range args {
-				if discovery.CheckName("group", a) != nil {
-					return &UsageError{Why: fmt.Sprintf("watch: %q is no name of a group", a), Hint: "baton watch, without a name, lists the groups"}
-				}
-			}
-			return nil
-		},
+		Args: groupNames("baton watch, without a name, lists the groups"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if output != "text" && output != "json" {
-				return &UsageError{Why: fmt.Sprintf("--output %q: want text or json", output)}
+			if err := textOrJSON(output); err != nil {
+				return err
 			}
 			router, rest, err := c.open(cmd)
 			if err != nil {

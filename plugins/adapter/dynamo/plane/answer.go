@@ -21,17 +21,12 @@ type Stream struct {
 }
 
 // Send sends an item. An error says that the caller is gone, or that v is too large.
-func (s *Stream) Send(v any) error { return s.item(v, true) }
-
-// SendBare sends an item as Dynamo's own services do, which do not annotate theirs.
-func (s *Stream) SendBare(v any) error { return s.item(v, false) }
-
-func (s *Stream) item(v any, annotated bool) error {
+func (s *Stream) Send(v any) error {
 	b, err := s.codec.Encode(v)
 	if err != nil {
 		return err
 	}
-	if b, err = wire.AppendItem(s.buf[:0], s.codec, b, annotated); err != nil {
+	if b, err = wire.AppendItem(s.buf[:0], s.codec, b, true); err != nil {
 		return err
 	}
 	return s.write(b)
