@@ -89,6 +89,60 @@ func TestOpenOutlivesItsSession(t *testing.T) {
 	}
 }
 
+// An Open that waits for a geometry ends with that question: answered when the geometry comes,
+// also when an import from the same group gave up meanwhile, and refused when it is of no use.
+func TestOpenEndsWithItsQuestion(t *testing.T) {
+	w := pair(t, 1, 1)
+	p, d := w.at("p", 0), w.at("d", 0)
+	man := w.export("p", "r1", 20)
+	first := w.importStart("p", w.export("d", "r2", 20))
+	w.run()
+	if r := w.ended(first); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	asks := func(launch handoff.Instance, a handoff.Attempt) {
+		t.Helper()
+		imp := d.importer()
+		imp.Instance = launch
+		p.step(FromPeer{d.self, handoff.Open{ID: man.ID, Key: man.Key, Importer: imp, Attempt: a}})
+		if l := p.m.Load(); l.Opens != 1 {
+			t.Fatalf("launch %d: %+v, want an Open that waits", launch, l)
+		}
+	}
+	var kept handoff.Opened // of p's own import
+	var told []handoff.Opened
+	theirs := w.export("d", "r3", 20)
+	w.drop = func(from, to handoff.Member, m handoff.PeerMessage) bool {
+		if o, is := m.(handoff.Opened); is && to == p.self {
+			kept = o
+		} else if is {
+			told = append(told, o)
+		}
+		_, open := m.(handoff.Open)
+		return !open && from != to
+	}
+	second := w.importStart("p", theirs)
+	w.run()
+	asks(901, 1)
+	p.step(FromPeer{d.self, kept})
+	if r := w.ended(second); !errors.Is(r.Err, handoff.ErrGone) {
+		t.Fatalf("an answer while the geometry is asked anew: %v", r.Err)
+	}
+	g := d.m.lead.roster.Geometry
+	g.Instance = 901
+	p.step(FromPeer{d.self, g})
+	w.run()
+	if l := p.m.Load(); l.Opens != 0 || len(told) != 1 {
+		t.Errorf("after the geometry: %+v, told %+v", l, told)
+	}
+	asks(902, 2)
+	p.step(FromPeer{d.self, handoff.Geometry{}})
+	w.run()
+	if l := p.m.Load(); l.Opens != 0 || len(told) != 2 || told[1].Status != handoff.Refused {
+		t.Errorf("after a geometry of no use: %+v, told %+v", l, told)
+	}
+}
+
 // Geometry is asked anew for each launch of a group, also when an answer before was of no
 // use to anybody: an importer that was launched twice meanwhile is not refused.
 func TestGeometryOfEachLaunch(t *testing.T) {

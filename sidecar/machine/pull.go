@@ -54,6 +54,10 @@ func (m *Machine) geometry(p handoff.Member, g handoff.Geometry) {
 		m.refuse(p, g, Malformed)
 		if s := m.lead.groups[p]; s != nil && s.digest == (handoff.Digest{}) {
 			delete(m.lead.groups, p) // the next import asks again
+			for _, o := range m.lead.opens[p] {
+				m.do(ToPeer{p, handoff.Opened{ID: o.ID, Attempt: o.Attempt, Status: handoff.Refused, Why: "the importer's geometry: " + err.Error()}})
+			}
+			delete(m.lead.opens, p)
 		}
 		return
 	}
