@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -110,28 +111,45 @@ func TestQuarantine(t *testing.T) {
 
 // TestSourceDiesWhileRead: what was read from a source that is gone is never decoded.
 func TestSourceDiesWhileRead(t *testing.T) {
-	for _, c := range []struct {
-		what string
-		pid  func(k *dev.Rank) int
-	}{
-		{"sidecar", func(k *dev.Rank) int { return k.Sidecar.PID }},
-		{"engine", func(k *dev.Rank) int { return k.Engine.PID }},
+	eachOfSource(t, func(t *testing.T, victim func(w *world) int) {
+		w := up(t, "tp=2,dp=2,role=prefill+tp=1,role=decode", "hybrid")
+		h := w.halfway("a", patience)
+		killed(t, victim(w))
+		eventually(t, "its group is not ready", func() bool { return !w.ready(w.prefill) })
+		h.goOn(t)
+		w.endsWithItsSource(h)
+	})
+}
+
+// eachOfSource runs f for the sidecar and the engine of each rank of a prefill group of two.
+func eachOfSource(t *testing.T, f func(t *testing.T, victim func(w *world) int)) {
+	for what, pid := range map[string]func(k *dev.Rank) int{
+		"sidecar": func(k *dev.Rank) int { return k.Sidecar.PID },
+		"engine":  func(k *dev.Rank) int { return k.Engine.PID },
 	} {
 		for rank := range 2 {
-			t.Run(c.what+" of rank "+string(rune('0'+rank)), func(t *testing.T) {
-				w := up(t, "tp=2,dp=2,role=prefill+tp=1,role=decode", "hybrid")
-				h := w.halfway("a", patience)
-				p := watch(t, c.pid(w.prefill.Ranks[rank]))
-				p.signal(t, unix.SIGKILL)
-				p.gone(t, c.what)
-				eventually(t, "its group is not ready", func() bool { return !w.ready(w.prefill) })
-				h.goOn(t)
-				h.ended(t, handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone)
-				w.allFree(w.decode, poolBlocks, poolSlots)
-				w.between(w.Groups[1], w.decode, "from another group", prompt(4, 40))
+			t.Run(fmt.Sprintf("%s of rank %d", what, rank), func(t *testing.T) {
+				f(t, func(w *world) int { return pid(w.prefill.Ranks[rank]) })
 			})
 		}
 	}
+}
+
+// killed ends a process and sees its exit.
+func killed(t *testing.T, pid int) {
+	t.Helper()
+	p := watch(t, pid)
+	p.signal(t, unix.SIGKILL)
+	p.gone(t, fmt.Sprint("process ", pid))
+}
+
+// endsWithItsSource waits until an import whose source died has failed and its memory is back;
+// another group's hand-offs go well.
+func (w *world) endsWithItsSource(h *half) {
+	w.t.Helper()
+	h.ended(w.t, handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone)
+	w.allFree(w.decode, poolBlocks, poolSlots)
+	w.between(w.Groups[1], w.decode, "from another group", prompt(4, 40))
 }
 
 // ready is false also when the leader does not answer.

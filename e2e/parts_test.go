@@ -3,12 +3,9 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine/front"
@@ -83,26 +80,12 @@ func (w *world) computing(label string) *partly {
 
 // TestPartsSourceDies: of a prompt whose source dies while it is computed nothing is decoded.
 func TestPartsSourceDies(t *testing.T) {
-	for _, c := range []struct {
-		what string
-		pid  func(k *dev.Rank) int
-	}{
-		{"sidecar", func(k *dev.Rank) int { return k.Sidecar.PID }},
-		{"engine", func(k *dev.Rank) int { return k.Engine.PID }},
-	} {
-		for rank := range 2 {
-			t.Run(fmt.Sprintf("%s of rank %d", c.what, rank), func(t *testing.T) {
-				w := up(t, "tp=2,dp=2,role=prefill+tp=1,role=decode", "hybrid", func(o *dev.Options) { o.Parts = true })
-				h := w.computing("a")
-				p := watch(t, c.pid(w.prefill.Ranks[rank]))
-				p.signal(t, unix.SIGKILL)
-				p.gone(t, c.what)
-				h.ended(t, handoff.ErrPeer, handoff.ErrTransfer, handoff.ErrGone)
-				w.allFree(w.decode, poolBlocks, poolSlots)
-				w.between(w.Groups[1], w.decode, "from another group", prompt(4, 40))
-			})
-		}
-	}
+	eachOfSource(t, func(t *testing.T, victim func(w *world) int) {
+		w := up(t, "tp=2,dp=2,role=prefill+tp=1,role=decode", "hybrid", func(o *dev.Options) { o.Parts = true })
+		h := w.computing("a")
+		killed(t, victim(w))
+		w.endsWithItsSource(h.half)
+	})
 }
 
 // TestPartsGivenUp: of a prompt that the engine gives up while it is computed all parts are
