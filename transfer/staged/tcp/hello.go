@@ -98,13 +98,14 @@ func (w *Wire) greet(ctx context.Context, c net.Conn, dials bool, limit time.Dur
 	if !dials && !errors.Is(err, ErrFrame) {
 		err = errors.Join(err, say())
 	}
+	said := c // stop's function reads c at any time
 	if err == nil && own == secured {
-		c, err = w.secure(ctx, c, dials)
+		said, err = w.secure(ctx, c, dials)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return c, c.SetDeadline(time.Time{})
+	return said, said.SetDeadline(time.Time{})
 }
 
 // secure is the TLS handshake.
