@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ type devFlags struct {
 	shards, backend, model, modelDir, verify string
 	seed                                     uint64
 	blockTokens                              int32
+	noEngines                                bool
 }
 
 func (f *devFlags) bind(cmd *cobra.Command) {
@@ -45,6 +47,12 @@ func backendsHelp() string {
 // maxBlockTokens bounds --block: caches grow with it.
 const maxBlockTokens = 1024
 
+// engines are the words of --engine.
+const (
+	referenceEngine = "reference"
+	noEngine        = "none"
+)
+
 // options checks the whole call before anything is started.
 func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, error) {
 	groups, err := dev.ParseShards(f.shards)
@@ -60,7 +68,7 @@ func (f *devFlags) options(cmd *cobra.Command, corrupt string) (dev.Options, err
 		level, _ = cmd.Flags().GetString("log-level")
 	}
 	return dev.Options{Groups: groups, Corrupt: corrupt, Model: f.model, ModelDir: f.modelDir, Seed: f.seed, BlockTokens: f.blockTokens, Backend: f.backend, Verify: f.verify,
-		Restart: true, LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
+		NoEngines: f.noEngines, Restart: true, LogLevel: level, LogFormat: format, Stderr: cmd.ErrOrStderr(), Progress: progress(cmd.ErrOrStderr())}, nil
 }
 
 // check asks the engine about each group.
@@ -76,6 +84,9 @@ func (f *devFlags) check(ctx context.Context, groups []dev.Group, corrupt string
 	}
 	if f.blockTokens < 1 || f.blockTokens > maxBlockTokens {
 		return fmt.Errorf("--block %d: want 1 to %d tokens", f.blockTokens, maxBlockTokens)
+	}
+	if f.noEngines {
+		return nil
 	}
 	m, err := model.Open(f.modelDir, f.model, f.seed)
 	if err != nil {
@@ -100,28 +111,44 @@ func progress(w io.Writer) func(string) {
 
 func newDevCmd() *cobra.Command {
 	var f devFlags
+	var engines, output string
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Bring a whole Baton up on this machine, until Ctrl-C",
 		Long: `Bring a whole Baton up on this machine: etcd and NATS in this process, and for each
 rank a sidecar, its mover and a rank of the reference engine as processes of their own.
 It stays up until Ctrl-C, and no process outlives it. A sidecar or mover that dies is
-started again; when an engine dies all of it ends, and says which.`,
-		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"`,
-		Args:    noArgs,
+started again; when an engine dies all of it ends, and says which.
+
+With --engine none it starts no engines and says where each rank's sidecar takes yours:
+the run directory that baton.attach of the Python client, or Dial of the Go client, wants.`,
+		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"
+  baton dev --engine none -o json   # one line when it is up, for programs`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, k := range []struct {
+				flag, value string
+				want        []string
+			}{{"engine", engines, []string{referenceEngine, noEngine}}, {"output", output, []string{"text", "json"}}} {
+				if !slices.Contains(k.want, k.value) {
+					return &UsageError{Why: fmt.Sprintf("--%s %q: want %s", k.flag, k.value, strings.Join(k.want, " or ")), Hint: cmd.CommandPath() + " --help lists the flags and their form"}
+				}
+			}
+			f.noEngines = engines == noEngine
 			o, err := f.options(cmd, "")
 			if err != nil {
 				return err
 			}
-			return runDev(cmd, o)
+			return runDev(cmd, o, output == "json")
 		},
 	}
 	f.bind(cmd)
+	cmd.Flags().StringVar(&engines, "engine", referenceEngine, "reference, or none: you attach engines of your own")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one line when it is up")
 	return cmd
 }
 
-func runDev(cmd *cobra.Command, o dev.Options) (err error) {
+func runDev(cmd *cobra.Command, o dev.Options, json bool) (err error) {
 	ctx, cancel := lifeline.Context(cmd.Context())
 	defer cancel()
 	c, err := dev.Up(ctx, o)
@@ -129,7 +156,24 @@ func runDev(cmd *cobra.Command, o dev.Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	out := cmd.OutOrStdout()
+	if json {
+		if err := c.PrintJSON(cmd.OutOrStdout()); err != nil {
+			return err
+		}
+	} else {
+		sayUp(cmd.OutOrStdout(), c)
+	}
+	select {
+	case err := <-c.Died():
+		return err
+	case <-ctx.Done():
+		fmt.Fprintln(cmd.ErrOrStderr(), "stopping engines, sidecars and servers")
+		return nil
+	}
+}
+
+// sayUp tells people what is up, and what they can do with it.
+func sayUp(out io.Writer, c *dev.Cluster) {
 	c.Print(out)
 	fmt.Fprintf(out, `
 up; Ctrl-C stops everything. In another terminal:
@@ -139,11 +183,4 @@ up; Ctrl-C stops everything. In another terminal:
 They find this cluster; where several are up, or as another user, add
   --config %s
 `, "baton watch", "baton doctor", "baton drain "+c.Groups[len(c.Groups)-1].Name, c.Control())
-	select {
-	case err := <-c.Died():
-		return err
-	case <-ctx.Done():
-		fmt.Fprintln(cmd.ErrOrStderr(), "stopping engines, sidecars and servers")
-		return nil
-	}
 }

@@ -148,17 +148,19 @@ func TestTreeEnds(t *testing.T) {
 		args []string
 		word string
 		by   unix.Signal
+		each int // processes of a rank
 	}{
-		{[]string{"dev", shards}, "up; Ctrl-C", unix.SIGINT},
-		{[]string{"dev", shards}, "up; Ctrl-C", unix.SIGTERM},
-		{[]string{"dev", shards}, "up; Ctrl-C", unix.SIGKILL},
-		{[]string{"demo", shards, "--new=4000"}, "up in", unix.SIGINT},
-		{[]string{"demo", shards, "--new=4000"}, "up in", unix.SIGKILL},
+		{[]string{"dev", shards, "--engine=none", "-o=json"}, `"rank":0,"ranks":1,"run_dir":`, unix.SIGINT, 2},
+		{[]string{"dev", shards}, "up; Ctrl-C", unix.SIGINT, 3},
+		{[]string{"dev", shards}, "up; Ctrl-C", unix.SIGTERM, 3},
+		{[]string{"dev", shards}, "up; Ctrl-C", unix.SIGKILL, 3},
+		{[]string{"demo", shards, "--new=4000"}, "up in", unix.SIGINT, 3},
+		{[]string{"demo", shards, "--new=4000"}, "up in", unix.SIGKILL, 3},
 	} {
-		t.Run(fmt.Sprintf("%s %v", c.args[0], c.by), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s %d %v", c.args[0], c.each, c.by), func(t *testing.T) {
 			tr := grow(t, dir, c.word, c.args...)
-			if n := len(tr.procs); n != 1+3*3 {
-				t.Errorf("%d processes, want 10", n)
+			if n := len(tr.procs); n != 1+3*c.each {
+				t.Errorf("%d processes, want %d", n, 1+3*c.each)
 			}
 			if ds := runDirs(t, dir); len(ds) != 1 {
 				t.Errorf("run directories %v: want the living owner's alone", ds)

@@ -19,7 +19,6 @@ import (
 	"github.com/batonkv/baton/cmd/dev/servers"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/certs"
-	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
 )
 
@@ -53,6 +52,9 @@ type Options struct {
 	// Engine attaches a rank's engine to its sidecar in dir; nil starts a reference
 	// engine as a process. Its owner ends it before Close.
 	Engine func(ctx context.Context, g *Running, rank int32, dir string) error
+	// NoEngines starts none: whoever has engines attaches them to the ranks' directories,
+	// and Up does not wait for them.
+	NoEngines bool
 }
 
 // DefaultBlocks and DefaultSlots are each engine's capacity.
@@ -187,9 +189,11 @@ func Up(ctx context.Context, opt Options) (c *Cluster, err error) {
 	if err = c.groups(ctx); err != nil {
 		return c, err
 	}
-	opt.Progress("waiting for the groups to be complete")
-	if err = c.rosters(ctx); err != nil {
-		return c, err
+	if !opt.NoEngines {
+		opt.Progress("waiting for the groups to be complete")
+		if err = c.rosters(ctx); err != nil {
+			return c, err
+		}
 	}
 	return c, c.writeControl()
 }
@@ -260,7 +264,10 @@ func (c *Cluster) groups(ctx context.Context) error {
 		c.here(g.Group, &k.Sidecar.PID, &k.Sidecar.MoverPID)
 		child := k.sidecar
 		c.wg.Go(func() { c.attend(g, int32(n), child) })
-		if c.opt.Engine != nil {
+		switch {
+		case c.opt.NoEngines:
+			return nil
+		case c.opt.Engine != nil:
 			return c.opt.Engine(ctx, g, int32(n), k.Sidecar.Engine)
 		}
 		var err error
@@ -277,7 +284,7 @@ func (c *Cluster) groups(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if c.opt.Engine != nil {
+	if c.opt.NoEngines || c.opt.Engine != nil {
 		return nil
 	}
 	c.opt.Progress("starting engines")
@@ -344,26 +351,6 @@ func (c *Cluster) ClientTLS(group string, rank int32) *tls.Config {
 
 // Died carries the first child that ended without being asked.
 func (c *Cluster) Died() <-chan error { return c.died }
-
-// rosters dials each leader as a control plane and waits until its group is complete.
-func (c *Cluster) rosters(ctx context.Context) error {
-	for _, g := range c.Groups {
-		var err error
-		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, c.ClientTLS(g.Name, 0))
-		if err != nil {
-			return err
-		}
-		for n, err := range g.Leader.Watch(ctx, control.Cursor{}) {
-			if err != nil {
-				return fmt.Errorf("group %s: watch its leader: %w", g.Name, err)
-			}
-			if n.Kind == control.Ready {
-				break
-			}
-		}
-	}
-	return nil
-}
 
 // Close stops engines (rank 0 first, which tells the others), then sidecars (each stops
 // its mover), then the servers, and removes the run directory.

@@ -14,6 +14,8 @@ import (
 	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/control/client"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/sums"
 )
@@ -202,4 +204,24 @@ func stopAll(ctx context.Context, cs []*lifeline.Child) {
 		}
 	}
 	wg.Wait()
+}
+
+// rosters dials each leader as a control plane and waits until its group is complete.
+func (c *Cluster) rosters(ctx context.Context) error {
+	for _, g := range c.Groups {
+		var err error
+		g.Leader, err = client.Dial(g.Ranks[0].Sidecar.Addr, c.ClientTLS(g.Name, 0))
+		if err != nil {
+			return err
+		}
+		for n, err := range g.Leader.Watch(ctx, control.Cursor{}) {
+			if err != nil {
+				return fmt.Errorf("group %s: watch its leader: %w", g.Name, err)
+			}
+			if n.Kind == control.Ready {
+				break
+			}
+		}
+	}
+	return nil
 }
