@@ -179,7 +179,7 @@ func (w *world) guesses(x *stranger) {
 					w.t.Errorf("pin %d: %+v", pin, out)
 				}
 			}
-			if _, err := fd.Fetch(bounded(w.t), filepath.Join(k.Sidecar.Engine, fd.Socket), uint64(pin)); !errors.Is(err, handoff.ErrGone) {
+			if _, err := fd.Fetch(bounded(w.t), filepath.Join(k.Sidecar.Engine, fd.Socket), uint64(pin), 1); !errors.Is(err, handoff.ErrGone) {
 				w.t.Errorf("a descriptor for a guess: %v", err)
 			}
 		}

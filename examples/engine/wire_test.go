@@ -31,7 +31,7 @@ func (h *side) Attach(s *sidecar.Session, a handoff.Attach) error {
 	h.s.wire, h.s.attach = s, a
 	srv := <-h.srv
 	h.srv <- srv
-	srv.ExpectFDs(fdKey, len(a.Buffers))
+	srv.ExpectFDs(fdKey, a.Buffers)
 	return s.Send(handoff.Attached{Incarnation: 1, FDKey: fdKey})
 }
 
@@ -47,13 +47,13 @@ func (h *side) Message(_ *sidecar.Session, m handoff.FromEngine) {
 	h.srv <- srv
 	fds := srv.TakeFDs(fdKey)
 	for i := range uint32(len(s.attach.Buffers)) {
-		mem, err := unix.Mmap(fds[i], 0, int(s.attach.Buffers[i].Len), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		mem, err := unix.Mmap(fds[i][0], 0, int(s.attach.Buffers[i].Len), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
 			s.w.errs = append(s.w.errs, fmt.Errorf("buffer %d: %w", i, err))
 			return
 		}
 		s.mem = append(s.mem, mem)
-		_ = unix.Close(fds[i])
+		_ = unix.Close(fds[i][0])
 	}
 	s.push(handoff.MoverStarted{PID: 1})
 }

@@ -29,6 +29,8 @@ const (
 	MaxShards  = 1 << 16
 	MaxStates  = 1 << 12
 	MaxBuffers = 1 << 12
+	MaxChunks  = 1 << 12 // physical allocations of one buffer
+	MaxFiles   = 1 << 14 // descriptors of one rank's buffers
 	MaxRanks   = 1 << 14
 	MaxPins    = 1 << 16 // stated in one message
 	MaxParts   = 1 << 16 // in which one hand-off leaves
@@ -36,6 +38,7 @@ const (
 	MaxResume  = 1 << 10 // resume tokens
 	MaxSampler = 1 << 20 // bytes of sampler state
 	maxHold    = 1 << 56 // nanoseconds, two years
+	maxChunk   = 1 << 44 // bytes of one physical allocation
 	maxCount   = 1<<31 - 1
 )
 

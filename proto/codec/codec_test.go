@@ -19,27 +19,42 @@ import (
 )
 
 var (
-	fromEngine = []handoff.FromEngine{handoff.Attach{}, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{}, handoff.ExportPart{},
+	fromEngine = []handoff.FromEngine{attach, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{}, handoff.ExportPart{},
 		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{},
 		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}, handoff.LifecycleAck{N: 3, Err: handoff.ErrDraining}}
 	toEngine = []handoff.ToEngine{handoff.Attached{}, handoff.MoverStarted{}, handoff.Exported{}, handoff.Decision{},
 		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
 	peer = []handoff.PeerMessage{handoff.Join{}, handoff.Roster{}, handoff.Geometry{}, handoff.Pinned{}, handoff.Leased{},
 		handoff.Unpin{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
-		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{}, handoff.Open{}, handoff.Opened{}, handoff.Part{},
+		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{Cards: []handoff.BufferCard{{GPU: attach.Buffers[1].GPU}}}, handoff.Open{}, handoff.Opened{}, handoff.Part{},
 		handoff.Check{}, handoff.Checked{}, handoff.Done{}, handoff.DoneAck{}, handoff.Withdraw{}, handoff.Extend{}, handoff.Extended{},
 		handoff.StagedWant{}, handoff.StagedOffer{}, handoff.StagedCredit{}, handoff.StagedStop{}, handoff.StagedGone{},
 		handoff.ProbeAsk{}, handoff.ProbeAt{}, handoff.LinkNews{},
 		handoff.RankAcked{Ack: handoff.LifecycleAck{N: 3, Err: handoff.ErrRole}}}
 )
 
+// attach has each kind of memory.
+var attach = handoff.Attach{Buffers: []handoff.BufferDecl{{ID: 0, Len: 1}, {ID: 1, Off: 256, Len: 1, GPU: &handoff.GPUMemory{UUID: [16]byte{1}, Handle: [64]byte{2}}},
+	{ID: 2, Len: 1, GPU: &handoff.GPUMemory{UUID: [16]byte{1}, Chunks: []int64{2 << 20, 20 << 20}}}}}
+
 // fill draws a value within the bounds into v. Every field is reached by reflection,
 // so a field that the codec forgets fails the round trip.
 func fill(t *rapid.T, v reflect.Value, name string) {
 	switch v.Kind() {
+	case reflect.Pointer:
+		if rapid.Bool().Draw(t, name+"?") {
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(t, v.Elem(), name)
+		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			fill(t, v.Field(i), v.Type().Field(i).Name)
+		}
+		if g, is := v.Addr().Interface().(*handoff.GPUMemory); is && len(g.Chunks) > 0 {
+			g.Handle = [64]byte{}
+			for i, n := range g.Chunks {
+				g.Chunks[i] = 1 + n%maxChunk
+			}
 		}
 	case reflect.Slice:
 		if n := rapid.IntRange(0, 3).Draw(t, "len"); n > 0 {
@@ -170,6 +185,8 @@ func TestBoundsNameTheField(t *testing.T) {
 		"attach.pins":          handoff.Attach{Pins: []string{long}},
 		"attach.buffers":       handoff.Attach{Buffers: make([]handoff.BufferDecl, MaxBuffers+1)},
 		"buffer.len":           handoff.Attach{Buffers: []handoff.BufferDecl{{Len: -1}}},
+		"buffer.gpu":           handoff.Attach{Buffers: []handoff.BufferDecl{{GPU: &handoff.GPUMemory{Handle: [64]byte{1}, Chunks: []int64{1}}}}},
+		"buffer.gpu.chunks":    handoff.Attach{Buffers: []handoff.BufferDecl{{GPU: &handoff.GPUMemory{Chunks: []int64{0}}}}},
 		"capacity.blocks":      handoff.Attach{Capacity: handoff.Capacity{Blocks: -1}},
 		"attach.scheduler":     handoff.Attach{Scheduler: 9},
 		"attach.decisions":     handoff.Attach{Decisions: make([]handoff.Decision, MaxStated+1)},

@@ -77,14 +77,6 @@ func fromShard(b *bound, p *commonv1.Shard) layout.Shard {
 	}
 }
 
-func toBuffer(b *bound, d handoff.BufferDecl) *commonv1.BufferDecl {
-	return &commonv1.BufferDecl{Id: d.ID, Off: b.bytes64("buffer.off", d.Off), Len: b.bytes64("buffer.len", d.Len)}
-}
-
-func fromBuffer(b *bound, p *commonv1.BufferDecl) handoff.BufferDecl {
-	return handoff.BufferDecl{ID: p.GetId(), Off: b.bytes64("buffer.off", p.GetOff()), Len: b.bytes64("buffer.len", p.GetLen())}
-}
-
 // ToCapacity encodes a capacity.
 func ToCapacity(c handoff.Capacity) *commonv1.Capacity {
 	return &commonv1.Capacity{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens}
@@ -123,7 +115,7 @@ func toAttach(b *bound, a handoff.Attach) *commonv1.Attach {
 			Layout:       toModel(b, a.Model.Layout),
 		},
 		Shards:    each(b, "attach.shards", a.Shards, MaxShards, toShard),
-		Buffers:   each(b, "attach.buffers", a.Buffers, MaxBuffers, toBuffer),
+		Buffers:   toBuffers(b, a.Buffers),
 		Capacity:  ToCapacity(a.Capacity),
 		Scheduler: commonv1.Scheduler(enum(b, "attach.scheduler", a.Scheduler, 0, handoff.SchedulerGroup)),
 		OnDown:    commonv1.OnDown(enum(b, "attach.on_down", a.OnDown, 0, handoff.OnDownRecompute)),
@@ -150,7 +142,7 @@ func fromAttach(b *bound, p *commonv1.Attach) handoff.Attach {
 			Layout:       fromModel(b, p.GetModel().GetLayout()),
 		},
 		Shards:    each(b, "attach.shards", p.GetShards(), MaxShards, fromShard),
-		Buffers:   each(b, "attach.buffers", p.GetBuffers(), MaxBuffers, fromBuffer),
+		Buffers:   fromBuffers(b, p.GetBuffers()),
 		Capacity:  fromCapacity(b, p.GetCapacity()),
 		Scheduler: handoff.Scheduler(enum(b, "attach.scheduler", p.GetScheduler(), 0, commonv1.Scheduler(handoff.SchedulerGroup))),
 		OnDown:    handoff.OnDown(enum(b, "attach.on_down", p.GetOnDown(), 0, commonv1.OnDown(handoff.OnDownRecompute))),

@@ -159,7 +159,7 @@ func encodeBetween(b *bound, p *peerv1.PeerMessage, m handoff.PeerMessage) bool 
 	case handoff.Buffers:
 		p.Message = &peerv1.PeerMessage_Buffers{Buffers: &peerv1.Buffers{Host: b.str("buffers.host", m.Host),
 			Socket: b.str("buffers.socket", m.Socket), Why: b.text("buffers.why", m.Why, MaxText),
-			Cards: each(b, "buffers.cards", m.Cards, MaxBuffers, toCard), Chunk: b.bytes64("buffers.chunk", m.Chunk)}}
+			Cards: toCards(b, m.Cards), Chunk: b.bytes64("buffers.chunk", m.Chunk)}}
 	case handoff.Open:
 		p.Message = &peerv1.PeerMessage_Open{Open: &peerv1.Open{Id: toID(b, m.ID), Key: sum(m.Key),
 			Importer: toImporter(b, m.Importer), Attempt: uint64(m.Attempt), Plan: sum(m.Plan), Parts: m.Parts}}
@@ -197,7 +197,7 @@ func decodeBetween(b *bound, p *peerv1.PeerMessage) handoff.PeerMessage {
 	case *peerv1.PeerMessage_Buffers:
 		return handoff.Buffers{Host: b.str("buffers.host", p.Buffers.GetHost()),
 			Socket: b.str("buffers.socket", p.Buffers.GetSocket()), Why: b.text("buffers.why", p.Buffers.GetWhy(), MaxText),
-			Cards: each(b, "buffers.cards", p.Buffers.GetCards(), MaxBuffers, fromCard), Chunk: b.bytes64("buffers.chunk", p.Buffers.GetChunk())}
+			Cards: fromCards(b, p.Buffers.GetCards()), Chunk: b.bytes64("buffers.chunk", p.Buffers.GetChunk())}
 	case *peerv1.PeerMessage_Open:
 		return handoff.Open{ID: fromID(b, p.Open.GetId()), Key: b.key("open.key", p.Open.GetKey()),
 			Importer: fromImporter(b, p.Open.GetImporter()), Attempt: handoff.Attempt(p.Open.GetAttempt()),

@@ -73,14 +73,6 @@ func fromLanded(b *bound, p *peerv1.Landed) handoff.Landed {
 	}
 }
 
-func toCard(b *bound, c handoff.BufferCard) *peerv1.BufferCard {
-	return &peerv1.BufferCard{Buffer: c.Buffer, Off: b.bytes64("card.off", c.Off), Len: b.bytes64("card.len", c.Len), Key: c.Key}
-}
-
-func fromCard(b *bound, p *peerv1.BufferCard) handoff.BufferCard {
-	return handoff.BufferCard{Buffer: p.GetBuffer(), Off: b.bytes64("card.off", p.GetOff()), Len: b.bytes64("card.len", p.GetLen()), Key: p.GetKey()}
-}
-
 func toOpened(b *bound, m handoff.Opened) *peerv1.Opened {
 	return &peerv1.Opened{
 		Id:           toID(b, m.ID),

@@ -44,7 +44,7 @@ func (h *handler) Attach(s *engine.Session, a handoff.Attach) error {
 	}
 	srv := <-h.srv
 	h.srv <- srv
-	srv.ExpectFDs(fdKey, len(a.Buffers))
+	srv.ExpectFDs(fdKey, a.Buffers)
 	h.events <- event{s: s, attach: &a}
 	return s.Send(handoff.Attached{Incarnation: 7, FDKey: fdKey})
 }
@@ -169,20 +169,23 @@ func away(c *client.Client) error {
 func TestSession(t *testing.T) {
 	dir, srv, h := start(t, engine.Options{})
 	cfg := client.Config{Attach: handoff.Attach{Group: "p", Ranks: 1,
-		Buffers: []handoff.BufferDecl{{ID: 3, Len: 5}, {ID: 9, Len: 6}}}, Files: []int{memfd(t, "hello"), memfd(t, "world!")}}
+		Buffers: []handoff.BufferDecl{{ID: 3, Len: 5}, {ID: 4, Len: 1, GPU: &handoff.GPUMemory{UUID: [16]byte{1}}}, {ID: 9, Len: 6},
+			{ID: 11, Len: 2, GPU: &handoff.GPUMemory{UUID: [16]byte{1}, Chunks: []int64{1, 1}}}}},
+		Files: []int{memfd(t, "hello"), memfd(t, "world!"), memfd(t, "a"), memfd(t, "b")}}
 	c, s := attach(t, dir, h, cfg)
 
 	fds := srv.TakeFDs(fdKey)
-	for id, want := range map[uint32]string{3: "hello", 9: "world!"} {
-		fd, ok := fds[id]
-		if !ok {
-			t.Fatalf("buffer %d is missing in %v", id, fds)
+	for id, wants := range map[uint32][]string{3: {"hello"}, 4: nil, 9: {"world!"}, 11: {"a", "b"}} {
+		if len(fds[id]) != len(wants) {
+			t.Fatalf("buffer %d has %d descriptors, want %d", id, len(fds[id]), len(wants))
 		}
-		got := make([]byte, len(want))
-		if _, err := unix.Pread(fd, got, 0); err != nil || string(got) != want {
-			t.Errorf("buffer %d: %q, %v", id, got, err)
+		for i, want := range wants {
+			got := make([]byte, len(want))
+			if _, err := unix.Pread(fds[id][i], got, 0); err != nil || string(got) != want {
+				t.Errorf("buffer %d, descriptor %d: %q, %v", id, i, got, err)
+			}
+			unix.Close(fds[id][i])
 		}
-		unix.Close(fd)
 	}
 	if again := srv.TakeFDs(fdKey); len(again) != 0 {
 		t.Errorf("descriptors came twice: %v", again)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/batonkv/baton/proto/codec"
+	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/sockfd"
 )
 
@@ -18,7 +18,7 @@ import (
 const (
 	FDKept    = 0
 	FDUnknown = 1 // no such key is expected
-	FDExtra   = 2 // the buffer id came before, or all expected descriptors did
+	FDExtra   = 2 // no more of that buffer is expected
 	FDBad     = 3 // not 12 bytes with one descriptor
 )
 
@@ -45,9 +45,8 @@ type fdServer struct {
 }
 
 type expected struct {
-	left int // descriptors that may still come
-	seen map[uint32]bool
-	got  map[uint32]int // not taken yet
+	left map[uint32]int   // descriptors that may still come, by buffer id
+	got  map[uint32][]int // not taken yet
 }
 
 func serveFDs(l *net.UnixListener, allow func(sockfd.Cred) error, log *slog.Logger) *fdServer {
@@ -132,25 +131,29 @@ func (s *fdServer) keep(key uint64, id uint32, fd int) byte {
 	switch {
 	case e == nil || s.over:
 		return FDUnknown
-	case e.left == 0 || e.seen[id]:
+	case e.left[id] == 0:
 		return FDExtra
 	}
-	e.left--
-	e.seen[id] = true
-	e.got[id] = fd
+	e.left[id]--
+	e.got[id] = append(e.got[id], fd)
 	return FDKept
 }
 
-func (s *fdServer) expect(key uint64, n int) {
+// expect opens a key for descriptors, whose number the codec has bounded.
+func (s *fdServer) expect(key uint64, buffers []handoff.BufferDecl) {
+	left := make(map[uint32]int, len(buffers))
+	for _, d := range buffers {
+		left[d.ID] = d.Descriptors()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || s.keys[key] != nil {
 		return
 	}
-	s.keys[key] = &expected{left: min(max(n, 0), codec.MaxBuffers), seen: make(map[uint32]bool), got: make(map[uint32]int)}
+	s.keys[key] = &expected{left: left, got: make(map[uint32][]int)}
 }
 
-func (s *fdServer) take(key uint64) map[uint32]int {
+func (s *fdServer) take(key uint64) map[uint32][]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.keys[key]
@@ -158,7 +161,7 @@ func (s *fdServer) take(key uint64) map[uint32]int {
 		return nil
 	}
 	got := e.got
-	e.got = make(map[uint32]int)
+	e.got = make(map[uint32][]int)
 	return got
 }
 
@@ -167,8 +170,8 @@ func (s *fdServer) forget(keys []uint64) {
 	defer s.mu.Unlock()
 	for _, k := range keys {
 		if e := s.keys[k]; e != nil {
-			for _, fd := range e.got {
-				unix.Close(fd)
+			for _, fds := range e.got {
+				sockfd.CloseAll(fds)
 			}
 			delete(s.keys, k)
 		}

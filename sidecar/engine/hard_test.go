@@ -268,7 +268,7 @@ func wantEOF(t *testing.T, r *os.File) {
 func TestDescriptors(t *testing.T) {
 	dir, srv, h := start(t, engine.Options{})
 	s := raw(t, dir)
-	send(t, s, handoff.Attach{Group: "p", Buffers: make([]handoff.BufferDecl, 2)})
+	send(t, s, handoff.Attach{Group: "p", Buffers: []handoff.BufferDecl{{ID: 1}, {ID: 2, GPU: &handoff.GPUMemory{Chunks: []int64{1, 1}}}, {ID: 5, GPU: &handoff.GPUMemory{}}}})
 	<-h.events
 	if _, err := s.Recv(); err != nil { // Attached: the key belongs to the session
 		t.Fatal(err)
@@ -290,7 +290,10 @@ func TestDescriptors(t *testing.T) {
 		{packet(fdKey, 1), true, engine.FDKept},
 		{packet(fdKey, 1), true, engine.FDExtra},
 		{packet(fdKey, 2), true, engine.FDKept},
-		{packet(fdKey, 3), true, engine.FDExtra}, // two were declared
+		{packet(fdKey, 2), true, engine.FDKept},
+		{packet(fdKey, 2), true, engine.FDExtra}, // two were declared
+		{packet(fdKey, 3), true, engine.FDExtra}, // none was
+		{packet(fdKey, 5), true, engine.FDExtra}, // by handle
 	} {
 		fd := -1
 		if step.with {
@@ -300,8 +303,8 @@ func TestDescriptors(t *testing.T) {
 			t.Errorf("step %d: answer %d, want %d", i, got, step.want)
 		}
 	}
-	if srv.RefusedFDs() != 5 {
-		t.Errorf("%d refusals counted, want 5", srv.RefusedFDs())
+	if srv.RefusedFDs() != 7 {
+		t.Errorf("%d refusals counted, want 7", srv.RefusedFDs())
 	}
 	two := unix.UnixRights(int(w.Fd()), int(w.Fd()))
 	if _, _, err := c.WriteMsgUnix(packet(fdKey, 4), two, nil); err != nil {

@@ -183,13 +183,13 @@ func (s *Server) Session(stream enginev1.Engine_SessionServer) error {
 	return errs.ToStatus(ses.out.Wait())
 }
 
-// ExpectFDs announces that n descriptors will come under key, at most one per buffer
-// id. The key is forgotten when the session ends that sends it in Attached.
-func (s *Server) ExpectFDs(key uint64, n int) { s.fds.expect(key, n) }
+// ExpectFDs announces that the buffers' descriptors will come under key. The key is
+// forgotten when the session ends that sends it in Attached.
+func (s *Server) ExpectFDs(key uint64, buffers []handoff.BufferDecl) { s.fds.expect(key, buffers) }
 
 // TakeFDs hands over the descriptors that arrived under key and were not taken yet,
-// by buffer id. The caller owns them.
-func (s *Server) TakeFDs(key uint64) map[uint32]int { return s.fds.take(key) }
+// by buffer id, in order of arrival. The caller owns them.
+func (s *Server) TakeFDs(key uint64) map[uint32][]int { return s.fds.take(key) }
 
 // RefusedFDs counts packets on the descriptor socket that were not kept.
 func (s *Server) RefusedFDs() uint64 { return s.fds.refused.Load() }

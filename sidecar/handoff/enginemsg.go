@@ -52,13 +52,6 @@ type Capacity struct {
 	BlockTokens int32 // tokens per block, and the block size of its hash chain
 }
 
-// BufferDecl announces a buffer whose descriptor follows on the fd socket.
-type BufferDecl struct {
-	ID  uint32
-	Off int64 // first byte within the file
-	Len int64
-}
-
 // Attach describes one engine rank, once per session.
 type Attach struct {
 	Group     string

@@ -149,7 +149,7 @@ type WantGeometry struct{}
 // names a held pin was given it by the rank's leader, against a manifest's key.
 type WantBuffers struct{ Pin PinID }
 
-// Buffers says how a peer on the same host fetches descriptors: each Key is good
+// Buffers says how a peer on the same host reaches memory: each Key is good
 // once, at the FD socket of the sender. Why is set instead when it cannot.
 type Buffers struct {
 	Host   string // host id of the sender: descriptors do not cross hosts
@@ -157,14 +157,6 @@ type Buffers struct {
 	Cards  []BufferCard
 	Chunk  int64 // bytes of the sender's staging chunks; 0: 1 MiB
 	Why    string
-}
-
-// BufferCard is one buffer of an engine.
-type BufferCard struct {
-	Buffer uint32
-	Off    int64 // first byte within the file
-	Len    int64
-	Key    uint64
 }
 
 // Open asks the source leader for a hand-off. It claims nothing.

@@ -141,16 +141,16 @@ func (n *inside) close() {
 // doors are the three servers of a sidecar.
 type doors struct{ n *inside }
 
-func (doors) ExpectFDs(uint64, int)           {}
-func (doors) RefusedFDs() uint64              { return 0 }
-func (doors) Counts() map[string]uint64       { return map[string]uint64{} }
-func (doors) Offer(uint64, int, string) error { return nil }
-func (d doors) Addr() string                  { return d.n.cfg.Record.Addr }
+func (doors) ExpectFDs(uint64, []handoff.BufferDecl) {}
+func (doors) RefusedFDs() uint64                     { return 0 }
+func (doors) Counts() map[string]uint64              { return map[string]uint64{} }
+func (doors) Offer(uint64, []int, string) error      { return nil }
+func (d doors) Addr() string                         { return d.n.cfg.Record.Addr }
 func (d doors) Revoke(owner string) int {
 	d.n.b.note(d.n.name, "revokes what %s may fetch", owner)
 	return 0
 }
-func (d doors) TakeFDs(uint64) map[uint32]int       { return map[uint32]int{0: memory(d.n.b.t)} }
+func (d doors) TakeFDs(uint64) map[uint32][]int     { return map[uint32][]int{0: {memory(d.n.b.t)}} }
 func (d doors) Dial(addr string, to handoff.Member) { d.n.dial(addr, to) }
 
 func memory(t *testing.T) int {

@@ -9,8 +9,8 @@ import (
 // *fd.Server, *engine.Session and *peer.Session are these.
 
 type engineDoor interface {
-	ExpectFDs(key uint64, n int)
-	TakeFDs(key uint64) map[uint32]int // by buffer; the caller's
+	ExpectFDs(key uint64, buffers []handoff.BufferDecl)
+	TakeFDs(key uint64) map[uint32][]int // by buffer; the caller's
 	RefusedFDs() uint64
 }
 
@@ -21,7 +21,7 @@ type peerDoor interface {
 }
 
 type fdDoor interface {
-	Offer(key uint64, fd int, owner string) error // the descriptor stays the caller's
+	Offer(key uint64, fds []int, owner string) error // the descriptors stay the caller's
 	Revoke(owner string) int
 }
 

@@ -24,7 +24,7 @@ func (s *Sidecar) carry(f machine.Effect) {
 			es.Close(f.Err)
 		}
 	case machine.ExpectBuffers:
-		s.engines.ExpectFDs(f.Key, f.N)
+		s.engines.ExpectFDs(f.Key, f.Buffers)
 	case machine.MapBuffers:
 		s.mapBuffers(f)
 	case machine.UnmapBuffers:

@@ -14,14 +14,16 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/sidecar/peer/fd"
+	"github.com/batonkv/baton/sidecar/sockfd"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/direct"
 )
 
 // buffers are an engine session's descriptors, kept so that peers can be given
 // them, and the regions that the mover made of them.
 type buffers struct {
 	decls   []handoff.BufferDecl
-	fds     map[uint32]int
+	fds     map[uint32][]int
 	ready   bool              // registered
 	regions []transfer.Region // of the work in sequence alone
 }
@@ -65,15 +67,11 @@ func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
 // register maps every declared buffer.
 func (b *buffers) register(ctx context.Context, to transfer.Backend) error {
 	for _, d := range b.decls {
-		f, ok := b.fds[d.ID]
-		if !ok {
-			return fmt.Errorf("%w: no descriptor came for buffer %d: send each on the fd socket before BuffersReady", transfer.ErrMemory, d.ID)
-		}
-		own, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, 0)
+		m, err := b.memory(d)
 		if err != nil {
-			return fmt.Errorf("%w: buffer %d: %w", transfer.ErrMemory, d.ID, err)
+			return err
 		}
-		r, err := to.Register(ctx, transfer.RegionID(d.ID), transfer.Memory{Kind: transfer.Memfd, FD: own, Off: d.Off, Len: d.Len})
+		r, err := to.Register(ctx, transfer.RegionID(d.ID), m)
 		if err != nil {
 			return fmt.Errorf("buffer %d: %w", d.ID, err)
 		}
@@ -82,14 +80,45 @@ func (b *buffers) register(ctx context.Context, to transfer.Backend) error {
 	return nil
 }
 
+// memory is a declared buffer, with descriptors of its own.
+func (b *buffers) memory(d handoff.BufferDecl) (transfer.Memory, error) {
+	if n, want := len(b.fds[d.ID]), d.Descriptors(); n != want {
+		return transfer.Memory{}, fmt.Errorf("%w: %d of %d descriptors came for buffer %d: send each on the fd socket before BuffersReady", transfer.ErrMemory, n, want, d.ID)
+	}
+	own, err := sockfd.Dup(b.fds[d.ID])
+	if err != nil {
+		return transfer.Memory{}, fmt.Errorf("%w: buffer %d: %w", transfer.ErrMemory, d.ID, err)
+	}
+	return memoryOf(d.Off, d.Len, d.GPU, own), nil
+}
+
+// memoryOf is what a mover maps, with descriptors as many as such memory has.
+func memoryOf(off, n int64, g *handoff.GPUMemory, fds []int) transfer.Memory {
+	m := transfer.Memory{Kind: transfer.Memfd, FD: -1, Off: off, Len: n}
+	switch {
+	case g == nil:
+		m.FD = fds[0]
+		return m
+	case len(g.Chunks) == 0:
+		m.Kind = transfer.CUDA
+	default:
+		m.Kind = transfer.CUDAFD
+	}
+	m.GPU = &transfer.GPU{UUID: g.UUID, Handle: g.Handle}
+	for i, size := range g.Chunks {
+		m.GPU.Chunks = append(m.GPU.Chunks, transfer.Chunk{FD: fds[i], Len: size})
+	}
+	return m
+}
+
 // close unmaps the buffers and closes the descriptors.
 func (b *buffers) close() error {
 	var errs error
 	for _, r := range b.regions {
 		errs = errors.Join(errs, r.Close())
 	}
-	for _, f := range b.fds {
-		errs = errors.Join(errs, unix.Close(f))
+	for _, fds := range b.fds {
+		sockfd.CloseAll(fds)
 	}
 	return errs
 }
@@ -132,7 +161,8 @@ func (s *Sidecar) MoverRestarted(pid int32) {
 	})
 }
 
-// share offers a peer the engine's descriptors, each under a key that is good once.
+// share tells a peer what reaches the engine's buffers: the descriptors of each are behind a
+// key that is good once.
 func (s *Sidecar) share(f machine.ShareBuffers) {
 	b := s.buffers[f.Session]
 	msg := handoff.Buffers{Host: s.host, Socket: s.cfg.FDSocket, Chunk: s.staging.chunk()}
@@ -140,40 +170,53 @@ func (s *Sidecar) share(f machine.ShareBuffers) {
 		msg = handoff.Buffers{Why: "the engine's buffers are not mapped"}
 	} else {
 		for _, d := range b.decls {
-			key := Random()
-			if err := s.offer(key, b.fds[d.ID], f.Peer); err != nil {
-				msg = handoff.Buffers{Why: err.Error()}
-				break
+			c := handoff.BufferCard{Buffer: d.ID, Off: d.Off, Len: d.Len, GPU: d.GPU}
+			if d.Descriptors() > 0 {
+				c.Key = Random()
+				if err := s.offer(c.Key, d, b.fds[d.ID], f.Peer); err != nil {
+					msg = handoff.Buffers{Why: err.Error()}
+					break
+				}
 			}
-			msg.Cards = append(msg.Cards, handoff.BufferCard{Buffer: d.ID, Off: d.Off, Len: d.Len, Key: key})
+			msg.Cards = append(msg.Cards, c)
 		}
 	}
 	s.toPeer(machine.ToPeer{Peer: f.Peer, Msg: msg})
 }
 
-// offer gives a peer a descriptor that can read alone: nobody writes into an engine's
-// memory but its own side's mover.
-func (s *Sidecar) offer(key uint64, f int, p handoff.Member) error {
-	ro, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// offer gives a peer the descriptors of a buffer: that of a file can read alone, since nobody
+// writes into an engine's memory but its own side's mover. Those of a GPU know no such mode.
+func (s *Sidecar) offer(key uint64, d handoff.BufferDecl, fds []int, p handoff.Member) error {
+	if d.GPU != nil {
+		return s.fds.Offer(key, fds, p.String())
+	}
+	ro, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fds[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("%w: open the engine's buffer for reading: %w", transfer.ErrMemory, err)
 	}
 	defer unix.Close(ro)
-	return s.fds.Offer(key, ro, p.String())
+	return s.fds.Offer(key, []int{ro}, p.String())
 }
 
 // fetch gets a peer's descriptors against their keys.
 func fetch(ctx context.Context, b handoff.Buffers) (map[transfer.RegionID]transfer.Memory, error) {
 	out := map[transfer.RegionID]transfer.Memory{}
 	for _, c := range b.Cards {
-		f, err := fd.Fetch(ctx, b.Socket, c.Key)
+		var fds []int
+		var err error
+		if n := c.Descriptors(); n > 0 {
+			fds, err = fd.Fetch(ctx, b.Socket, c.Key, n)
+		}
+		id := transfer.RegionID(c.Buffer)
+		if _, twice := out[id]; twice && err == nil {
+			sockfd.CloseAll(fds)
+			err = fmt.Errorf("%w: it is there twice", handoff.ErrBound)
+		}
 		if err != nil {
-			for _, m := range out {
-				unix.Close(m.FD)
-			}
+			direct.CloseAll(out)
 			return nil, fmt.Errorf("buffer %d: %w", c.Buffer, err)
 		}
-		out[transfer.RegionID(c.Buffer)] = transfer.Memory{Kind: transfer.Memfd, FD: f, Off: c.Off, Len: c.Len}
+		out[id] = memoryOf(c.Off, c.Len, c.GPU, fds)
 	}
 	return out, nil
 }

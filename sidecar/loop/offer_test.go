@@ -27,13 +27,14 @@ func TestOfferReadsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Sidecar{fds: fds}
-	if err := s.offer(7, mem, handoff.Member{Group: "d"}); err != nil {
+	if err := s.offer(7, handoff.BufferDecl{}, []int{mem}, handoff.Member{Group: "d"}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := fd.Fetch(t.Context(), path, 7)
+	fetched, err := fd.Fetch(t.Context(), path, 7, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := fetched[0]
 	defer unix.Close(got)
 	if mode, err := unix.FcntlInt(uintptr(got), unix.F_GETFL, 0); err != nil || mode&unix.O_ACCMODE != unix.O_RDONLY {
 		t.Errorf("mode %o, %v: want read only", mode, err)

@@ -7,8 +7,6 @@ import (
 	"net"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
@@ -118,11 +116,12 @@ func (g *staging) engine(a handoff.Attach, b *buffers) {
 	g.stage.Engine(a.Model.Layout, a.Shards, func() (map[transfer.RegionID]transfer.Memory, error) {
 		out := map[transfer.RegionID]transfer.Memory{}
 		for _, d := range b.decls {
-			own, err := unix.FcntlInt(uintptr(b.fds[d.ID]), unix.F_DUPFD_CLOEXEC, 0)
+			m, err := b.memory(d)
 			if err != nil {
-				return nil, fmt.Errorf("%w: buffer %d: %w", transfer.ErrMemory, d.ID, err)
+				direct.CloseAll(out)
+				return nil, err
 			}
-			out[transfer.RegionID(d.ID)] = transfer.Memory{Kind: transfer.Memfd, FD: own, Off: d.Off, Len: d.Len}
+			out[transfer.RegionID(d.ID)] = m
 		}
 		return out, nil
 	})

@@ -37,7 +37,7 @@ func (m *Machine) attach(s Session, a handoff.Attach) {
 		}
 	}
 	m.engine = e
-	m.do(ExpectBuffers{s, e.fdKey, len(a.Buffers)},
+	m.do(ExpectBuffers{s, e.fdKey, a.Buffers},
 		ToEngine{s, handoff.Attached{Incarnation: m.cfg.Self.Incarnation, FDKey: e.fdKey}})
 }
 

@@ -154,11 +154,11 @@ type (
 		Session Session
 		Err     error
 	}
-	// ExpectBuffers opens the fd socket for n descriptors under key.
+	// ExpectBuffers opens the fd socket for the buffers' descriptors under key.
 	ExpectBuffers struct {
 		Session Session
 		Key     uint64
-		N       int
+		Buffers []handoff.BufferDecl
 	}
 	// MapBuffers hands the descriptors that came under Key to the mover; Mapped answers.
 	MapBuffers struct {

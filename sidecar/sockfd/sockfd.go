@@ -166,9 +166,7 @@ func Recv(c *net.UnixConn, p []byte) (n, fd int, err error) {
 		err = io.EOF
 	}
 	if err != nil {
-		for _, f := range fds {
-			unix.Close(f)
-		}
+		CloseAll(fds)
 		return 0, -1, err
 	}
 	if len(fds) == 0 {
@@ -188,6 +186,26 @@ func rights(oob []byte) (fds []int) {
 		}
 	}
 	return fds
+}
+
+// Dup duplicates descriptors, for this process alone. The caller owns them.
+func Dup(fds []int) (out []int, err error) {
+	for _, f := range fds {
+		d, err := unix.FcntlInt(uintptr(f), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			CloseAll(out)
+			return nil, fmt.Errorf("duplicate descriptor %d: %w", f, err)
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// CloseAll closes descriptors.
+func CloseAll(fds []int) {
+	for _, f := range fds {
+		unix.Close(f)
+	}
 }
 
 // Until makes reads and writes of c fail when ctx ends. The returned function ends that.

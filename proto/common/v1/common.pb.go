@@ -1236,14 +1236,17 @@ func (x *Capacity) GetBlockTokens() int32 {
 	return 0
 }
 
-// BufferDecl announces a buffer; its descriptor follows on engine.fd.sock.
+// BufferDecl announces a buffer. On engine.fd.sock follows one descriptor of a file, none of
+// GPU memory by handle, and one for each of chunks, in their order.
 type BufferDecl struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// First byte within the file.
+	// First byte within the file, or within the GPU's allocations.
 	Off int64 `protobuf:"varint,2,opt,name=off,proto3" json:"off,omitempty"`
 	// Bytes.
-	Len           int64 `protobuf:"varint,3,opt,name=len,proto3" json:"len,omitempty"`
+	Len int64 `protobuf:"varint,3,opt,name=len,proto3" json:"len,omitempty"`
+	// Of GPU memory; absent: the buffer is a file, sealed against shrinking.
+	Gpu           *GPUMemory `protobuf:"bytes,4,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1299,6 +1302,79 @@ func (x *BufferDecl) GetLen() int64 {
 	return 0
 }
 
+func (x *BufferDecl) GetGpu() *GPUMemory {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
+}
+
+// GPUMemory says how another process reaches memory of a GPU: by handle, or by a descriptor
+// for each of chunks.
+type GPUMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the GPU, 16 bytes, as cuDeviceGetUuid_v2 gives them.
+	Uuid []byte `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// Legacy IPC handle of the allocation that the buffer lies in, 64 bytes, as cuIpcGetMemHandle
+	// gives them; empty with chunks.
+	Handle []byte `protobuf:"bytes,2,opt,name=handle,proto3" json:"handle,omitempty"`
+	// Bytes of each physical allocation, one behind the other in the owner's address range.
+	Chunks        []int64 `protobuf:"varint,3,rep,packed,name=chunks,proto3" json:"chunks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GPUMemory) Reset() {
+	*x = GPUMemory{}
+	mi := &file_common_v1_common_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GPUMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GPUMemory) ProtoMessage() {}
+
+func (x *GPUMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GPUMemory.ProtoReflect.Descriptor instead.
+func (*GPUMemory) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GPUMemory) GetUuid() []byte {
+	if x != nil {
+		return x.Uuid
+	}
+	return nil
+}
+
+func (x *GPUMemory) GetHandle() []byte {
+	if x != nil {
+		return x.Handle
+	}
+	return nil
+}
+
+func (x *GPUMemory) GetChunks() []int64 {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
 // Attach describes one engine rank, once per session.
 type Attach struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1337,7 +1413,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_common_v1_common_proto_msgTypes[13]
+	mi := &file_common_v1_common_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1425,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[13]
+	mi := &file_common_v1_common_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1438,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{13}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Attach) GetGroup() string {
@@ -1506,7 +1582,7 @@ type Salt struct {
 
 func (x *Salt) Reset() {
 	*x = Salt{}
-	mi := &file_common_v1_common_proto_msgTypes[14]
+	mi := &file_common_v1_common_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1594,7 @@ func (x *Salt) String() string {
 func (*Salt) ProtoMessage() {}
 
 func (x *Salt) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[14]
+	mi := &file_common_v1_common_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1607,7 @@ func (x *Salt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Salt.ProtoReflect.Descriptor instead.
 func (*Salt) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{14}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Salt) GetLora() string {
@@ -1572,7 +1648,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_common_v1_common_proto_msgTypes[15]
+	mi := &file_common_v1_common_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1660,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[15]
+	mi := &file_common_v1_common_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1673,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{15}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Resume) GetTokens() []int32 {
@@ -1655,7 +1731,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_common_v1_common_proto_msgTypes[16]
+	mi := &file_common_v1_common_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1743,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[16]
+	mi := &file_common_v1_common_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1756,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{16}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Manifest) GetId() *HandoffID {
@@ -1777,7 +1853,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_common_v1_common_proto_msgTypes[17]
+	mi := &file_common_v1_common_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1865,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[17]
+	mi := &file_common_v1_common_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1878,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{17}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PinInfo) GetRank() int32 {
@@ -1875,7 +1951,7 @@ type Sums struct {
 
 func (x *Sums) Reset() {
 	*x = Sums{}
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1963,7 @@ func (x *Sums) String() string {
 func (*Sums) ProtoMessage() {}
 
 func (x *Sums) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +1976,7 @@ func (x *Sums) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sums.ProtoReflect.Descriptor instead.
 func (*Sums) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Sums) GetMode() uint32 {
@@ -1943,7 +2019,7 @@ type SumPart struct {
 
 func (x *SumPart) Reset() {
 	*x = SumPart{}
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2031,7 @@ func (x *SumPart) String() string {
 func (*SumPart) ProtoMessage() {}
 
 func (x *SumPart) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2044,7 @@ func (x *SumPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SumPart.ProtoReflect.Descriptor instead.
 func (*SumPart) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SumPart) GetState() int32 {
@@ -2026,7 +2102,7 @@ type Reach struct {
 
 func (x *Reach) Reset() {
 	*x = Reach{}
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2114,7 @@ func (x *Reach) String() string {
 func (*Reach) ProtoMessage() {}
 
 func (x *Reach) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2127,7 @@ func (x *Reach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reach.ProtoReflect.Descriptor instead.
 func (*Reach) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Reach) GetTokens() int32 {
@@ -2090,7 +2166,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2178,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2191,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Extent) GetMore() bool {
@@ -2179,7 +2255,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2267,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2280,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Decision) GetN() uint64 {
@@ -2357,7 +2433,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2445,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2458,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Reserved) GetN() uint64 {
@@ -2454,7 +2530,7 @@ type LifecycleAck struct {
 
 func (x *LifecycleAck) Reset() {
 	*x = LifecycleAck{}
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2542,7 @@ func (x *LifecycleAck) String() string {
 func (*LifecycleAck) ProtoMessage() {}
 
 func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2555,7 @@ func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleAck.ProtoReflect.Descriptor instead.
 func (*LifecycleAck) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LifecycleAck) GetN() uint64 {
@@ -2512,7 +2588,7 @@ type Import struct {
 
 func (x *Import) Reset() {
 	*x = Import{}
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2600,7 @@ func (x *Import) String() string {
 func (*Import) ProtoMessage() {}
 
 func (x *Import) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2613,7 @@ func (x *Import) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Import.ProtoReflect.Descriptor instead.
 func (*Import) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Import) GetLabel() string {
@@ -2584,7 +2660,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_common_v1_common_proto_msgTypes[26]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2672,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[26]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2685,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Imported) GetLabel() string {
@@ -2669,7 +2745,7 @@ type Phases struct {
 
 func (x *Phases) Reset() {
 	*x = Phases{}
-	mi := &file_common_v1_common_proto_msgTypes[27]
+	mi := &file_common_v1_common_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2757,7 @@ func (x *Phases) String() string {
 func (*Phases) ProtoMessage() {}
 
 func (x *Phases) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[27]
+	mi := &file_common_v1_common_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2770,7 @@ func (x *Phases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phases.ProtoReflect.Descriptor instead.
 func (*Phases) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Phases) GetOpenNs() int64 {
@@ -2753,7 +2829,7 @@ type Transport struct {
 
 func (x *Transport) Reset() {
 	*x = Transport{}
-	mi := &file_common_v1_common_proto_msgTypes[28]
+	mi := &file_common_v1_common_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2765,7 +2841,7 @@ func (x *Transport) String() string {
 func (*Transport) ProtoMessage() {}
 
 func (x *Transport) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[28]
+	mi := &file_common_v1_common_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2778,7 +2854,7 @@ func (x *Transport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transport.ProtoReflect.Descriptor instead.
 func (*Transport) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{28}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Transport) GetName() string {
@@ -2824,7 +2900,7 @@ type LinkEnd struct {
 
 func (x *LinkEnd) Reset() {
 	*x = LinkEnd{}
-	mi := &file_common_v1_common_proto_msgTypes[29]
+	mi := &file_common_v1_common_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2836,7 +2912,7 @@ func (x *LinkEnd) String() string {
 func (*LinkEnd) ProtoMessage() {}
 
 func (x *LinkEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[29]
+	mi := &file_common_v1_common_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2849,7 +2925,7 @@ func (x *LinkEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkEnd.ProtoReflect.Descriptor instead.
 func (*LinkEnd) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{29}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LinkEnd) GetTransports() []*Transport {
@@ -2935,7 +3011,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_common_v1_common_proto_msgTypes[30]
+	mi := &file_common_v1_common_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3023,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[30]
+	mi := &file_common_v1_common_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3036,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{30}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Link) GetReader() *Member {
@@ -3133,12 +3209,17 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\bCapacity\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\x05R\x06blocks\x12\x14\n" +
 	"\x05slots\x18\x02 \x01(\x05R\x05slots\x12!\n" +
-	"\fblock_tokens\x18\x03 \x01(\x05R\vblockTokens\"@\n" +
+	"\fblock_tokens\x18\x03 \x01(\x05R\vblockTokens\"n\n" +
 	"\n" +
 	"BufferDecl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03off\x18\x02 \x01(\x03R\x03off\x12\x10\n" +
-	"\x03len\x18\x03 \x01(\x03R\x03len\"\xa5\x05\n" +
+	"\x03len\x18\x03 \x01(\x03R\x03len\x12,\n" +
+	"\x03gpu\x18\x04 \x01(\v2\x1a.baton.common.v1.GPUMemoryR\x03gpu\"O\n" +
+	"\tGPUMemory\x12\x12\n" +
+	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x16\n" +
+	"\x06handle\x18\x02 \x01(\fR\x06handle\x12\x16\n" +
+	"\x06chunks\x18\x03 \x03(\x03R\x06chunks\"\xa5\x05\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x12\n" +
@@ -3354,7 +3435,7 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
@@ -3376,24 +3457,25 @@ var file_common_v1_common_proto_goTypes = []any{
 	(*ModelIdentity)(nil), // 17: baton.common.v1.ModelIdentity
 	(*Capacity)(nil),      // 18: baton.common.v1.Capacity
 	(*BufferDecl)(nil),    // 19: baton.common.v1.BufferDecl
-	(*Attach)(nil),        // 20: baton.common.v1.Attach
-	(*Salt)(nil),          // 21: baton.common.v1.Salt
-	(*Resume)(nil),        // 22: baton.common.v1.Resume
-	(*Manifest)(nil),      // 23: baton.common.v1.Manifest
-	(*PinInfo)(nil),       // 24: baton.common.v1.PinInfo
-	(*Sums)(nil),          // 25: baton.common.v1.Sums
-	(*SumPart)(nil),       // 26: baton.common.v1.SumPart
-	(*Reach)(nil),         // 27: baton.common.v1.Reach
-	(*Extent)(nil),        // 28: baton.common.v1.Extent
-	(*Decision)(nil),      // 29: baton.common.v1.Decision
-	(*Reserved)(nil),      // 30: baton.common.v1.Reserved
-	(*LifecycleAck)(nil),  // 31: baton.common.v1.LifecycleAck
-	(*Import)(nil),        // 32: baton.common.v1.Import
-	(*Imported)(nil),      // 33: baton.common.v1.Imported
-	(*Phases)(nil),        // 34: baton.common.v1.Phases
-	(*Transport)(nil),     // 35: baton.common.v1.Transport
-	(*LinkEnd)(nil),       // 36: baton.common.v1.LinkEnd
-	(*Link)(nil),          // 37: baton.common.v1.Link
+	(*GPUMemory)(nil),     // 20: baton.common.v1.GPUMemory
+	(*Attach)(nil),        // 21: baton.common.v1.Attach
+	(*Salt)(nil),          // 22: baton.common.v1.Salt
+	(*Resume)(nil),        // 23: baton.common.v1.Resume
+	(*Manifest)(nil),      // 24: baton.common.v1.Manifest
+	(*PinInfo)(nil),       // 25: baton.common.v1.PinInfo
+	(*Sums)(nil),          // 26: baton.common.v1.Sums
+	(*SumPart)(nil),       // 27: baton.common.v1.SumPart
+	(*Reach)(nil),         // 28: baton.common.v1.Reach
+	(*Extent)(nil),        // 29: baton.common.v1.Extent
+	(*Decision)(nil),      // 30: baton.common.v1.Decision
+	(*Reserved)(nil),      // 31: baton.common.v1.Reserved
+	(*LifecycleAck)(nil),  // 32: baton.common.v1.LifecycleAck
+	(*Import)(nil),        // 33: baton.common.v1.Import
+	(*Imported)(nil),      // 34: baton.common.v1.Imported
+	(*Phases)(nil),        // 35: baton.common.v1.Phases
+	(*Transport)(nil),     // 36: baton.common.v1.Transport
+	(*LinkEnd)(nil),       // 37: baton.common.v1.LinkEnd
+	(*Link)(nil),          // 38: baton.common.v1.Link
 }
 var file_common_v1_common_proto_depIdxs = []int32{
 	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
@@ -3404,41 +3486,42 @@ var file_common_v1_common_proto_depIdxs = []int32{
 	1,  // 5: baton.common.v1.Shard.dtype:type_name -> baton.common.v1.DType
 	15, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
 	14, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
-	17, // 8: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
-	16, // 9: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
-	19, // 10: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
-	18, // 11: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
-	2,  // 12: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
-	3,  // 13: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
-	29, // 14: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
-	4,  // 15: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
-	9,  // 16: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
-	22, // 17: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
-	25, // 18: baton.common.v1.PinInfo.sums:type_name -> baton.common.v1.Sums
-	26, // 19: baton.common.v1.Sums.parts:type_name -> baton.common.v1.SumPart
-	12, // 20: baton.common.v1.SumPart.box:type_name -> baton.common.v1.Box
-	11, // 21: baton.common.v1.SumPart.tokens:type_name -> baton.common.v1.Span
-	1,  // 22: baton.common.v1.SumPart.dtype:type_name -> baton.common.v1.DType
-	27, // 23: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
-	5,  // 24: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
-	9,  // 25: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
-	22, // 26: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
-	8,  // 27: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
-	24, // 28: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
-	6,  // 29: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
-	28, // 30: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
-	7,  // 31: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
-	23, // 32: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	9,  // 33: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	34, // 34: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	35, // 35: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
-	8,  // 36: baton.common.v1.Link.reader:type_name -> baton.common.v1.Member
-	8,  // 37: baton.common.v1.Link.peer:type_name -> baton.common.v1.Member
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	20, // 8: baton.common.v1.BufferDecl.gpu:type_name -> baton.common.v1.GPUMemory
+	17, // 9: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
+	16, // 10: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
+	19, // 11: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
+	18, // 12: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
+	2,  // 13: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
+	3,  // 14: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
+	30, // 15: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
+	4,  // 16: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
+	9,  // 17: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
+	23, // 18: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
+	26, // 19: baton.common.v1.PinInfo.sums:type_name -> baton.common.v1.Sums
+	27, // 20: baton.common.v1.Sums.parts:type_name -> baton.common.v1.SumPart
+	12, // 21: baton.common.v1.SumPart.box:type_name -> baton.common.v1.Box
+	11, // 22: baton.common.v1.SumPart.tokens:type_name -> baton.common.v1.Span
+	1,  // 23: baton.common.v1.SumPart.dtype:type_name -> baton.common.v1.DType
+	28, // 24: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
+	5,  // 25: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
+	9,  // 26: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
+	23, // 27: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
+	8,  // 28: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
+	25, // 29: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
+	6,  // 30: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
+	29, // 31: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
+	7,  // 32: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
+	24, // 33: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	9,  // 34: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	35, // 35: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	36, // 36: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
+	8,  // 37: baton.common.v1.Link.reader:type_name -> baton.common.v1.Member
+	8,  // 38: baton.common.v1.Link.peer:type_name -> baton.common.v1.Member
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -3452,7 +3535,7 @@ func file_common_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

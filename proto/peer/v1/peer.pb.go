@@ -1748,15 +1748,18 @@ func (x *Buffers) GetChunk() int64 {
 	return 0
 }
 
-// BufferCard is one buffer of an engine; key is good once, at the socket of Buffers.
+// BufferCard is one buffer of an engine; key is good once, at the socket of Buffers, for
+// all descriptors of the buffer. 0: it has none.
 type BufferCard struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Buffer uint32                 `protobuf:"varint,1,opt,name=buffer,proto3" json:"buffer,omitempty"`
 	// Bytes.
 	Len int64  `protobuf:"varint,2,opt,name=len,proto3" json:"len,omitempty"`
 	Key uint64 `protobuf:"fixed64,3,opt,name=key,proto3" json:"key,omitempty"`
-	// First byte of the buffer within the file.
-	Off           int64 `protobuf:"varint,4,opt,name=off,proto3" json:"off,omitempty"`
+	// First byte of the buffer within the file, or within the GPU's allocations.
+	Off int64 `protobuf:"varint,4,opt,name=off,proto3" json:"off,omitempty"`
+	// Of GPU memory; absent: the buffer is a file.
+	Gpu           *v1.GPUMemory `protobuf:"bytes,5,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1817,6 +1820,13 @@ func (x *BufferCard) GetOff() int64 {
 		return x.Off
 	}
 	return 0
+}
+
+func (x *BufferCard) GetGpu() *v1.GPUMemory {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
 }
 
 // Open asks the source leader for a hand-off. It claims nothing.
@@ -3223,13 +3233,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06socket\x18\x02 \x01(\tR\x06socket\x12/\n" +
 	"\x05cards\x18\x03 \x03(\v2\x19.baton.peer.v1.BufferCardR\x05cards\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x14\n" +
-	"\x05chunk\x18\x05 \x01(\x03R\x05chunk\"Z\n" +
+	"\x05chunk\x18\x05 \x01(\x03R\x05chunk\"\x88\x01\n" +
 	"\n" +
 	"BufferCard\x12\x16\n" +
 	"\x06buffer\x18\x01 \x01(\rR\x06buffer\x12\x10\n" +
 	"\x03len\x18\x02 \x01(\x03R\x03len\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x06R\x03key\x12\x10\n" +
-	"\x03off\x18\x04 \x01(\x03R\x03off\"\xbf\x01\n" +
+	"\x03off\x18\x04 \x01(\x03R\x03off\x12,\n" +
+	"\x03gpu\x18\x05 \x01(\v2\x1a.baton.common.v1.GPUMemoryR\x03gpu\"\xbf\x01\n" +
 	"\x04Open\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x125\n" +
@@ -3403,13 +3414,14 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*v1.HandoffID)(nil),    // 46: baton.common.v1.HandoffID
 	(*v1.Reserved)(nil),     // 47: baton.common.v1.Reserved
 	(*v1.LifecycleAck)(nil), // 48: baton.common.v1.LifecycleAck
-	(*v1.Importer)(nil),     // 49: baton.common.v1.Importer
-	(*v1.Resume)(nil),       // 50: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 51: baton.common.v1.Salt
-	(*v1.Span)(nil),         // 52: baton.common.v1.Span
-	(*v1.Box)(nil),          // 53: baton.common.v1.Box
-	(v1.DType)(0),           // 54: baton.common.v1.DType
-	(*v1.Link)(nil),         // 55: baton.common.v1.Link
+	(*v1.GPUMemory)(nil),    // 49: baton.common.v1.GPUMemory
+	(*v1.Importer)(nil),     // 50: baton.common.v1.Importer
+	(*v1.Resume)(nil),       // 51: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 52: baton.common.v1.Salt
+	(*v1.Span)(nil),         // 53: baton.common.v1.Span
+	(*v1.Box)(nil),          // 54: baton.common.v1.Box
+	(v1.DType)(0),           // 55: baton.common.v1.DType
+	(*v1.Link)(nil),         // 56: baton.common.v1.Link
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: baton.peer.v1.PeerMessage.hello:type_name -> baton.peer.v1.Hello
@@ -3465,43 +3477,44 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	47, // 50: baton.peer.v1.RankReserved.reserved:type_name -> baton.common.v1.Reserved
 	48, // 51: baton.peer.v1.RankAcked.ack:type_name -> baton.common.v1.LifecycleAck
 	19, // 52: baton.peer.v1.Buffers.cards:type_name -> baton.peer.v1.BufferCard
-	46, // 53: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
-	49, // 54: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
-	46, // 55: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
-	0,  // 56: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
-	39, // 57: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
-	44, // 58: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
-	50, // 59: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
-	51, // 60: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
-	45, // 61: baton.peer.v1.Opened.extent:type_name -> baton.common.v1.Extent
-	46, // 62: baton.peer.v1.Part.id:type_name -> baton.common.v1.HandoffID
-	44, // 63: baton.peer.v1.Part.pins:type_name -> baton.common.v1.PinInfo
-	45, // 64: baton.peer.v1.Part.extent:type_name -> baton.common.v1.Extent
-	50, // 65: baton.peer.v1.Part.resume:type_name -> baton.common.v1.Resume
-	46, // 66: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
-	23, // 67: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
-	46, // 68: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
-	49, // 69: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
-	46, // 70: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
-	0,  // 71: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
-	46, // 72: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
-	49, // 73: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
-	23, // 74: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
-	52, // 75: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
-	30, // 76: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
-	53, // 77: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
-	54, // 78: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
-	28, // 79: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
-	28, // 80: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
-	28, // 81: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
-	55, // 82: baton.peer.v1.LinkNews.link:type_name -> baton.common.v1.Link
-	1,  // 83: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
-	1,  // 84: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
-	84, // [84:85] is the sub-list for method output_type
-	83, // [83:84] is the sub-list for method input_type
-	83, // [83:83] is the sub-list for extension type_name
-	83, // [83:83] is the sub-list for extension extendee
-	0,  // [0:83] is the sub-list for field type_name
+	49, // 53: baton.peer.v1.BufferCard.gpu:type_name -> baton.common.v1.GPUMemory
+	46, // 54: baton.peer.v1.Open.id:type_name -> baton.common.v1.HandoffID
+	50, // 55: baton.peer.v1.Open.importer:type_name -> baton.common.v1.Importer
+	46, // 56: baton.peer.v1.Opened.id:type_name -> baton.common.v1.HandoffID
+	0,  // 57: baton.peer.v1.Opened.status:type_name -> baton.peer.v1.Status
+	39, // 58: baton.peer.v1.Opened.members:type_name -> baton.common.v1.Member
+	44, // 59: baton.peer.v1.Opened.pins:type_name -> baton.common.v1.PinInfo
+	51, // 60: baton.peer.v1.Opened.resume:type_name -> baton.common.v1.Resume
+	52, // 61: baton.peer.v1.Opened.salt:type_name -> baton.common.v1.Salt
+	45, // 62: baton.peer.v1.Opened.extent:type_name -> baton.common.v1.Extent
+	46, // 63: baton.peer.v1.Part.id:type_name -> baton.common.v1.HandoffID
+	44, // 64: baton.peer.v1.Part.pins:type_name -> baton.common.v1.PinInfo
+	45, // 65: baton.peer.v1.Part.extent:type_name -> baton.common.v1.Extent
+	51, // 66: baton.peer.v1.Part.resume:type_name -> baton.common.v1.Resume
+	46, // 67: baton.peer.v1.Check.id:type_name -> baton.common.v1.HandoffID
+	23, // 68: baton.peer.v1.Checked.check:type_name -> baton.peer.v1.Check
+	46, // 69: baton.peer.v1.Done.id:type_name -> baton.common.v1.HandoffID
+	50, // 70: baton.peer.v1.Done.importer:type_name -> baton.common.v1.Importer
+	46, // 71: baton.peer.v1.DoneAck.id:type_name -> baton.common.v1.HandoffID
+	0,  // 72: baton.peer.v1.DoneAck.status:type_name -> baton.peer.v1.Status
+	46, // 73: baton.peer.v1.Withdraw.id:type_name -> baton.common.v1.HandoffID
+	50, // 74: baton.peer.v1.Withdraw.importer:type_name -> baton.common.v1.Importer
+	23, // 75: baton.peer.v1.StagedWant.of:type_name -> baton.peer.v1.Check
+	53, // 76: baton.peer.v1.StagedWant.tokens:type_name -> baton.common.v1.Span
+	30, // 77: baton.peer.v1.StagedWant.moves:type_name -> baton.peer.v1.StagedMove
+	54, // 78: baton.peer.v1.StagedMove.box:type_name -> baton.common.v1.Box
+	55, // 79: baton.peer.v1.StagedMove.dtype:type_name -> baton.common.v1.DType
+	28, // 80: baton.peer.v1.StagedOffer.job:type_name -> baton.peer.v1.StagedJob
+	28, // 81: baton.peer.v1.StagedStop.job:type_name -> baton.peer.v1.StagedJob
+	28, // 82: baton.peer.v1.StagedGone.job:type_name -> baton.peer.v1.StagedJob
+	56, // 83: baton.peer.v1.LinkNews.link:type_name -> baton.common.v1.Link
+	1,  // 84: baton.peer.v1.Peer.Session:input_type -> baton.peer.v1.PeerMessage
+	1,  // 85: baton.peer.v1.Peer.Session:output_type -> baton.peer.v1.PeerMessage
+	85, // [85:86] is the sub-list for method output_type
+	84, // [84:85] is the sub-list for method input_type
+	84, // [84:84] is the sub-list for extension type_name
+	84, // [84:84] is the sub-list for extension extendee
+	0,  // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }

@@ -45,7 +45,9 @@ type Config struct {
 	// Attach is what the rank states. OnDown, at rank 0, says what becomes of imports
 	// without an end while no sidecar is there: see Send.
 	Attach handoff.Attach
-	Files  []int // one descriptor per Attach.Buffers entry, the caller's: open until Close
+	// Files are the descriptors of Attach.Buffers in their order, of each as many as its
+	// Descriptors says. They are the caller's, and stay open until Close.
+	Files []int
 	// The client attaches again after RedialMin, doubled for each try that fails and each
 	// session that does not last, up to RedialMax. 0: 50 ms and 5 s.
 	RedialMin, RedialMax time.Duration
@@ -53,9 +55,14 @@ type Config struct {
 
 // Check reports a configuration that cannot work.
 func (c Config) Check() error {
+	files := 0
+	for _, d := range c.Attach.Buffers {
+		files += d.Descriptors()
+	}
 	switch d := c.withDefaults(); {
-	case len(c.Files) != len(c.Attach.Buffers):
-		return fmt.Errorf("%w: %d files for %d buffers: want one each", handoff.ErrAttach, len(c.Files), len(c.Attach.Buffers))
+	case len(c.Files) != files:
+		return fmt.Errorf("%w: %d files for %d buffers: want %d: one of a file, none of GPU memory by handle, else one for each allocation",
+			handoff.ErrAttach, len(c.Files), len(c.Attach.Buffers), files)
 	case d.RedialMin < 0 || d.RedialMax < d.RedialMin:
 		return fmt.Errorf("%w: redial %v to %v: want 0 < min <= max", handoff.ErrAttach, c.RedialMin, c.RedialMax)
 	}

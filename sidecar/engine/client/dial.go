@@ -26,7 +26,7 @@ const (
 
 var fdAnswers = map[byte]string{
 	1: "no such key: the session has ended",
-	2: "sent twice, or more than were declared",
+	2: "more of the buffer than were declared",
 	3: "not a descriptor",
 }
 
@@ -71,26 +71,38 @@ func sendFiles(ctx context.Context, cfg Config, key uint64) error {
 	}
 	defer c.Close()
 	defer sockfd.Until(ctx, c)()
-	for i, fd := range cfg.Files {
-		id := cfg.Attach.Buffers[i].ID
-		packet := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, key), id)
-		if err := sockfd.Send(c, packet, fd); err != nil {
-			return fmt.Errorf("%w: descriptor of buffer %d: %w", handoff.ErrAttach, id, err)
+	left := cfg.Files
+	for _, d := range cfg.Attach.Buffers {
+		n := d.Descriptors()
+		for _, fd := range left[:n] {
+			if err := sendFile(c, key, d.ID, fd); err != nil {
+				return fmt.Errorf("%w: descriptor of buffer %d: %w", handoff.ErrAttach, d.ID, err)
+			}
 		}
-		var answer [1]byte
-		n, got, err := sockfd.Recv(c, answer[:])
-		if got >= 0 {
-			_ = os.NewFile(uintptr(got), "unasked").Close()
-		}
-		if err == nil && n != 1 {
-			err = errors.New("empty")
-		}
-		if err != nil {
-			return fmt.Errorf("%w: descriptor of buffer %d: answer: %w", handoff.ErrAttach, id, err)
-		}
-		if answer[0] != fdKept {
-			return fmt.Errorf("%w: descriptor of buffer %d: %s", handoff.ErrAttach, id, fdAnswers[answer[0]])
-		}
+		left = left[n:]
+	}
+	return nil
+}
+
+// sendFile passes one descriptor and takes its answer.
+func sendFile(c *net.UnixConn, key uint64, id uint32, fd int) error {
+	packet := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, key), id)
+	if err := sockfd.Send(c, packet, fd); err != nil {
+		return err
+	}
+	var answer [1]byte
+	n, got, err := sockfd.Recv(c, answer[:])
+	if got >= 0 {
+		_ = os.NewFile(uintptr(got), "unasked").Close()
+	}
+	if err == nil && n != 1 {
+		err = errors.New("empty")
+	}
+	if err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	if answer[0] != fdKept {
+		return errors.New(fdAnswers[answer[0]])
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Package fd passes descriptors between the sidecars of one host. The owner offers a
-// descriptor under a random key that travels over the mutual TLS session; whoever
-// shows the key at the socket gets the descriptor, once.
+// Package fd passes descriptors between the sidecars of one host. The owner offers the
+// descriptors of a buffer under a random key that travels over the mutual TLS session;
+// whoever shows the key at the socket gets them, once, each in a packet of its own.
 package fd
 
 import (
@@ -24,7 +24,7 @@ import (
 const Socket = "host.fd.sock"
 
 const (
-	maxOffers  = 1 << 16
+	maxHeld    = 1 << 16 // descriptors
 	maxClients = 64
 	idle       = 10 * time.Second
 	answerOK   = 0
@@ -40,11 +40,12 @@ type Server struct {
 	mu     sync.Mutex // guards:
 	over   bool
 	offers map[uint64]offer
+	held   int // their descriptors
 	conns  map[*net.UnixConn]struct{}
 }
 
 type offer struct {
-	fd    int
+	fds   []int // at least one
 	owner string
 }
 
@@ -63,13 +64,13 @@ func Listen(path string, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Offer holds a duplicate of fd under key until it is fetched once or revoked; the
-// caller keeps fd. owner is a tag for Revoke: one peer session, say. ErrBound: the key
-// is in use, or too many offers wait.
-func (s *Server) Offer(key uint64, fd int, owner string) error {
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+// Offer holds duplicates of fds under key until they are fetched once or revoked; the
+// caller keeps fds. owner is a tag for Revoke: one peer session, say. ErrBound: the key
+// is in use, or too many descriptors wait.
+func (s *Server) Offer(key uint64, fds []int, owner string) error {
+	dups, err := sockfd.Dup(fds)
 	if err != nil {
-		return fmt.Errorf("offer descriptor %d: %w", fd, err)
+		return fmt.Errorf("offer: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,15 +80,26 @@ func (s *Server) Offer(key uint64, fd int, owner string) error {
 		err = fmt.Errorf("%w: the descriptor socket is closed", handoff.ErrGone)
 	case taken:
 		err = fmt.Errorf("%w: descriptor key is in use", handoff.ErrBound)
-	case len(s.offers) >= maxOffers:
-		err = fmt.Errorf("%w: %d descriptors are offered", handoff.ErrBound, maxOffers)
+	case len(dups) == 0:
+		err = fmt.Errorf("%w: no descriptor is offered", handoff.ErrBound)
+	case s.held+len(dups) > maxHeld:
+		err = fmt.Errorf("%w: %d descriptors are offered, at most %d", handoff.ErrBound, s.held, maxHeld)
 	}
 	if err != nil {
-		unix.Close(dup)
+		sockfd.CloseAll(dups)
 		return err
 	}
-	s.offers[key] = offer{dup, owner}
+	s.offers[key] = offer{dups, owner}
+	s.held += len(dups)
 	return nil
+}
+
+// take ends an offer, whose descriptors are the caller's. Caller holds mu.
+func (s *Server) take(key uint64) (o offer, ok bool) {
+	o, ok = s.offers[key]
+	delete(s.offers, key)
+	s.held -= len(o.fds)
+	return o, ok
 }
 
 // Revoke takes back every offer of owner and returns how many there were.
@@ -96,8 +108,8 @@ func (s *Server) Revoke(owner string) (n int) {
 	defer s.mu.Unlock()
 	for key, o := range s.offers {
 		if o.owner == owner {
-			unix.Close(o.fd)
-			delete(s.offers, key)
+			s.take(key)
+			sockfd.CloseAll(o.fds)
 			n++
 		}
 	}
@@ -117,8 +129,8 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, o := range s.offers {
-		unix.Close(o.fd)
-		delete(s.offers, key)
+		s.take(key)
+		sockfd.CloseAll(o.fds)
 	}
 	return err
 }
@@ -174,29 +186,45 @@ func (s *Server) serve(c *net.UnixConn) {
 	}
 	key := binary.BigEndian.Uint64(p[:])
 	s.mu.Lock()
-	o, ok := s.offers[key]
-	delete(s.offers, key)
+	o, ok := s.take(key)
 	s.mu.Unlock()
 	if !ok {
 		_ = sockfd.Send(c, []byte{answerGone}, -1)
 		return
 	}
-	_ = sockfd.Send(c, []byte{answerOK}, o.fd)
-	unix.Close(o.fd)
+	defer sockfd.CloseAll(o.fds)
+	for _, f := range o.fds {
+		if sockfd.Send(c, []byte{answerOK}, f) != nil {
+			return
+		}
+	}
 }
 
-// Fetch asks the sidecar behind socket for the descriptor under key. The caller owns
-// it. ErrGone: the key is wrong, used, or revoked, or nobody serves the socket.
-func Fetch(ctx context.Context, socket string, key uint64) (int, error) {
+// Fetch asks the sidecar behind socket for the n descriptors under key, and no others. The
+// caller owns them. ErrGone: the key is wrong, used, or revoked, or nobody serves the socket.
+func Fetch(ctx context.Context, socket string, key uint64, n int) (fds []int, err error) {
 	c, err := sockfd.Dial(ctx, socket)
 	if err != nil {
-		return -1, fmt.Errorf("%w: descriptor: %w", handoff.ErrGone, err)
+		return nil, fmt.Errorf("%w: descriptor: %w", handoff.ErrGone, err)
 	}
 	defer c.Close()
 	defer sockfd.Until(ctx, c)()
 	if err := sockfd.Send(c, binary.BigEndian.AppendUint64(nil, key), -1); err != nil {
-		return -1, fmt.Errorf("%w: descriptor: %w", handoff.ErrGone, err)
+		return nil, fmt.Errorf("%w: descriptor: %w", handoff.ErrGone, err)
 	}
+	for len(fds) < n {
+		f, err := receive(ctx, c, socket)
+		if err != nil {
+			sockfd.CloseAll(fds)
+			return nil, err
+		}
+		fds = append(fds, f)
+	}
+	return fds, nil
+}
+
+// receive takes one packet of the answer.
+func receive(ctx context.Context, c *net.UnixConn, socket string) (int, error) {
 	var answer [1]byte
 	n, got, err := sockfd.Recv(c, answer[:])
 	switch {

@@ -41,17 +41,18 @@ func pipe(t *testing.T) (r, w *os.File) {
 func TestFetchOnce(t *testing.T) {
 	path, s := start(t)
 	r, w := pipe(t)
-	if err := s.Offer(42, int(w.Fd()), "decode/0"); err != nil {
+	if err := s.Offer(42, []int{int(w.Fd())}, "decode/0"); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
-	if _, err := Fetch(context.Background(), path, 41); !errors.Is(err, handoff.ErrGone) || !strings.Contains(err.Error(), "key") {
+	if _, err := Fetch(context.Background(), path, 41, 1); !errors.Is(err, handoff.ErrGone) || !strings.Contains(err.Error(), "key") {
 		t.Errorf("wrong key: %v", err)
 	}
-	got, err := Fetch(context.Background(), path, 42)
+	fds, err := Fetch(context.Background(), path, 42, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := fds[0]
 	if _, err := unix.Write(got, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +64,59 @@ func TestFetchOnce(t *testing.T) {
 	if n, _ := r.Read(p[:]); n != 0 {
 		t.Fatal("not at the end: a copy stayed open")
 	}
-	if _, err := Fetch(context.Background(), path, 42); !errors.Is(err, handoff.ErrGone) {
+	if _, err := Fetch(context.Background(), path, 42, 1); !errors.Is(err, handoff.ErrGone) {
 		t.Errorf("second fetch: %v", err)
+	}
+}
+
+// Several descriptors come in order, and none stays open where fewer or more are asked for.
+func TestFetchSeveral(t *testing.T) {
+	path, s := start(t)
+	var reads []*os.File
+	var writes []*os.File
+	var fds []int
+	for range 300 {
+		r, w := pipe(t)
+		reads, writes, fds = append(reads, r), append(writes, w), append(fds, int(w.Fd()))
+	}
+	for i, ask := range []int{300, 1, 301} {
+		if err := s.Offer(uint64(i), fds, "d/0"); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Fetch(context.Background(), path, uint64(i), ask)
+		if ask > len(fds) {
+			if !errors.Is(err, handoff.ErrGone) {
+				t.Errorf("%d asked for: %v", ask, err)
+			}
+			continue
+		}
+		if err != nil || len(got) != ask {
+			t.Fatalf("%d of %d, %v", len(got), ask, err)
+		}
+		for k, f := range got {
+			if _, err := unix.Write(f, []byte{byte(k)}); err != nil {
+				t.Fatal(err)
+			}
+			var p [1]byte
+			if _, err := reads[k].Read(p[:]); err != nil || p[0] != byte(k) {
+				t.Fatalf("descriptor %d is of another pipe: %v", k, err)
+			}
+		}
+		sockfd.CloseAll(got)
+	}
+	if err := s.Offer(9, fds[:0], "d/0"); !errors.Is(err, handoff.ErrBound) {
+		t.Errorf("an offer of nothing: %v", err)
+	}
+	if err := s.Close(); err != nil || s.held != 0 {
+		t.Errorf("close: %v, %d held", err, s.held)
+	}
+	for _, w := range writes {
+		w.Close()
+	}
+	for _, r := range reads {
+		if n, _ := r.Read(make([]byte, 1)); n != 0 {
+			t.Fatal("a descriptor stayed open")
+		}
 	}
 }
 
@@ -72,21 +124,21 @@ func TestRevokeAndClose(t *testing.T) {
 	path, s := start(t)
 	r, w := pipe(t)
 	for key, owner := range map[uint64]string{1: "a", 2: "a", 3: "b"} {
-		if err := s.Offer(key, int(w.Fd()), owner); err != nil {
+		if err := s.Offer(key, []int{int(w.Fd())}, owner); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Offer(3, int(w.Fd()), "a"); !errors.Is(err, handoff.ErrBound) {
+	if err := s.Offer(3, []int{int(w.Fd())}, "a"); !errors.Is(err, handoff.ErrBound) {
 		t.Errorf("key in use: %v", err)
 	}
-	if err := s.Offer(9, -1, "a"); err == nil {
+	if err := s.Offer(9, []int{int(r.Fd()), -1}, "a"); err == nil {
 		t.Error("a bad descriptor was taken")
 	}
 	w.Close()
 	if n := s.Revoke("a"); n != 2 {
 		t.Errorf("revoked %d, want 2", n)
 	}
-	if _, err := Fetch(context.Background(), path, 1); !errors.Is(err, handoff.ErrGone) {
+	if _, err := Fetch(context.Background(), path, 1, 1); !errors.Is(err, handoff.ErrGone) {
 		t.Errorf("revoked: %v", err)
 	}
 	if err := s.Close(); err != nil {
@@ -95,14 +147,14 @@ func TestRevokeAndClose(t *testing.T) {
 	if n, _ := r.Read(make([]byte, 1)); n != 0 {
 		t.Error("an offer stayed open")
 	}
-	if _, err := Fetch(context.Background(), path, 3); !errors.Is(err, handoff.ErrGone) {
+	if _, err := Fetch(context.Background(), path, 3, 1); !errors.Is(err, handoff.ErrGone) {
 		t.Errorf("closed: %v", err)
 	}
 }
 
 func TestBadSockets(t *testing.T) {
 	for name, path := range map[string]string{"relative": "x.sock", "unclean": "/run/../x.sock", "long": "/" + strings.Repeat("x", 107)} {
-		if _, err := Fetch(context.Background(), path, 1); !errors.Is(err, sockfd.ErrSocket) || !errors.Is(err, handoff.ErrGone) {
+		if _, err := Fetch(context.Background(), path, 1, 1); !errors.Is(err, sockfd.ErrSocket) || !errors.Is(err, handoff.ErrGone) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -112,7 +164,7 @@ func TestBadSockets(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Fetch(ctx, path, 1); err == nil {
+	if _, err := Fetch(ctx, path, 1, 1); err == nil {
 		t.Error("an ended context was ignored")
 	}
 }
