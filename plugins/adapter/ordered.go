@@ -33,8 +33,15 @@ func (v Verb) String() string {
 // abilities.
 func Ordered(a Adapter) Adapter {
 	o := &ordered{a: a}
-	if asker, ok := a.(Asker); ok {
+	asker, asks := a.(Asker)
+	reader, reads := a.(BlockReader)
+	switch {
+	case asks && reads:
+		return &orderedBoth{o, asker, reader}
+	case asks:
 		return &orderedAsker{o, asker}
+	case reads:
+		return &orderedReader{o, reader}
 	}
 	return o
 }
@@ -51,6 +58,17 @@ type ordered struct {
 type orderedAsker struct {
 	*ordered
 	Asker
+}
+
+type orderedReader struct {
+	*ordered
+	BlockReader
+}
+
+type orderedBoth struct {
+	*ordered
+	Asker
+	BlockReader
 }
 
 // follows says whether v may come after last.

@@ -72,6 +72,16 @@ type asking struct{ *scripted }
 
 func (asking) Ask(Calls) {}
 
+type reading struct{ *scripted }
+
+func (reading) ReadBlocks(BlockFeed) {}
+
+type both struct {
+	asking
+	reading
+	*scripted
+}
+
 func invoke(a Adapter, v Verb) error {
 	ctx := context.Background()
 	switch v {
@@ -115,11 +125,16 @@ func TestOrdered(t *testing.T) {
 }
 
 func TestOrderedKeepsAbilitiesAndChecks(t *testing.T) {
-	if _, ok := Ordered(&scripted{}).(Asker); ok {
-		t.Error("asks, and its adapter does not")
-	}
-	if _, ok := Ordered(asking{&scripted{}}).(Asker); !ok {
-		t.Error("its adapter asks")
+	one := &scripted{}
+	for _, c := range []struct {
+		a           Adapter
+		asks, reads bool
+	}{{one, false, false}, {asking{one}, true, false}, {reading{one}, false, true}, {both{scripted: one}, true, true}} {
+		o := Ordered(c.a)
+		_, asks := o.(Asker)
+		if _, reads := o.(BlockReader); asks != c.asks || reads != c.reads {
+			t.Errorf("%T asks %v, reads %v", c.a, asks, reads)
+		}
 	}
 	for _, bad := range []Info{{}, {Name: "x"}, {Name: string(make([]byte, 64)), Version: "1"}, {Name: "\xff", Version: "1"},
 		{Name: "x", Version: "1", Wants: []control.Kind{control.Gap}}, {Name: "x", Version: "1", Wants: []control.Kind{99}},

@@ -37,6 +37,7 @@ const (
 	MaxStated  = 1 << 14 // decisions stated in one message
 	MaxResume  = 1 << 10 // resume tokens
 	MaxSampler = 1 << 20 // bytes of sampler state
+	MaxEvents  = 1 << 12 // block events of one message
 	maxHold    = 1 << 56 // nanoseconds, two years
 	maxChunk   = 1 << 44 // bytes of one physical allocation
 	maxCount   = 1<<31 - 1

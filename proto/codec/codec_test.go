@@ -21,9 +21,9 @@ import (
 var (
 	fromEngine = []handoff.FromEngine{attach, handoff.BuffersReady{}, handoff.Announce{}, handoff.Export{}, handoff.ExportPart{},
 		handoff.Import{}, handoff.Held{}, handoff.Applied{}, handoff.Reserved{}, handoff.Freed{},
-		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}, handoff.LifecycleAck{N: 3, Err: handoff.ErrDraining}}
+		handoff.AbortImport{}, handoff.ReleaseExport{}, handoff.Fenced{}, handoff.LifecycleAck{N: 3, Err: handoff.ErrDraining}, handoff.BlockEvents{}}
 	toEngine = []handoff.ToEngine{handoff.Attached{}, handoff.MoverStarted{}, handoff.Exported{}, handoff.Decision{},
-		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}}
+		handoff.Through{}, handoff.UnpinExport{}, handoff.Imported{}, handoff.Failed{}, handoff.TellBlocks{}}
 	peer = []handoff.PeerMessage{handoff.Join{}, handoff.Roster{}, handoff.Geometry{}, handoff.Pinned{}, handoff.Leased{},
 		handoff.Unpin{}, handoff.Landed{}, handoff.RankHeld{}, handoff.RankApplied{}, handoff.RankReserved{},
 		handoff.Decision{}, handoff.WantGeometry{}, handoff.WantBuffers{}, handoff.Buffers{Cards: []handoff.BufferCard{{GPU: attach.Buffers[1].GPU}}}, handoff.Open{}, handoff.Opened{}, handoff.Part{},
@@ -194,6 +194,11 @@ func TestBoundsNameTheField(t *testing.T) {
 		"salt.lora":            handoff.Export{Salt: handoff.Salt{LoRA: long}},
 		"reserved.why":         handoff.Reserved{Why: strings.Repeat("x", MaxText+1)},
 		"release_export.label": handoff.ReleaseExport{Label: long},
+		"block_events.events":  handoff.BlockEvents{Events: make([]handoff.BlockEvent, MaxEvents+1)},
+		"block_event.blocks":   handoff.BlockEvents{Events: []handoff.BlockEvent{{Kind: 1, Blocks: make([]handoff.StoredBlock, handoff.MaxEventBlocks+1)}}},
+		"block_event.removed":  handoff.BlockEvents{Events: []handoff.BlockEvent{{Kind: 2, Removed: make([]uint64, handoff.MaxEventBlocks+1)}}},
+		"block_event.kind":     handoff.BlockEvents{Events: []handoff.BlockEvent{{}}},
+		"block_event.tokens":   handoff.BlockEvents{Events: []handoff.BlockEvent{{Kind: 1, Blocks: []handoff.StoredBlock{{Tokens: make([]int32, maxBlockTokens+1)}}}}},
 	} {
 		_, err := EncodeFromEngine(m)
 		if !errors.Is(err, handoff.ErrBound) || !strings.Contains(err.Error(), " "+field+":") {

@@ -42,6 +42,9 @@ func EncodeFromEngine(m handoff.FromEngine) (*enginev1.FromEngine, error) {
 			Label: b.str("release_export.label", m.Label)}}
 	case handoff.Fenced:
 		p.Message = &enginev1.FromEngine_Fenced{Fenced: &enginev1.Fenced{N: m.N}}
+	case handoff.BlockEvents:
+		p.Message = &enginev1.FromEngine_BlockEvents{BlockEvents: &enginev1.BlockEvents{
+			Events: each(&b, "block_events.events", m.Events, MaxEvents, toBlockEvent)}}
 	case handoff.LifecycleAck:
 		p.Message = &enginev1.FromEngine_LifecycleAck{LifecycleAck: toAck(m)}
 	default:
@@ -81,6 +84,8 @@ func DecodeFromEngine(p *enginev1.FromEngine) (handoff.FromEngine, error) {
 		m = handoff.ReleaseExport{Label: b.str("release_export.label", p.ReleaseExport.GetLabel())}
 	case *enginev1.FromEngine_Fenced:
 		m = handoff.Fenced{N: p.Fenced.GetN()}
+	case *enginev1.FromEngine_BlockEvents:
+		m = handoff.BlockEvents{Events: each(&b, "block_events.events", p.BlockEvents.GetEvents(), MaxEvents, fromBlockEvent)}
 	case *enginev1.FromEngine_LifecycleAck:
 		m = fromAck(p.LifecycleAck)
 	default:
@@ -116,6 +121,8 @@ func EncodeToEngine(m handoff.ToEngine) (*enginev1.ToEngine, error) {
 	case handoff.Failed:
 		p.Message = &enginev1.ToEngine_Failed{Failed: &enginev1.Failed{Label: b.str("failed.label", m.Label),
 			Error: errs.ToProto(m.Err), SourceSafe: m.SourceSafe}}
+	case handoff.TellBlocks:
+		p.Message = &enginev1.ToEngine_TellBlocks{TellBlocks: &enginev1.TellBlocks{On: m.On}}
 	default:
 		b.fail("message", "unknown kind %T", m)
 	}
@@ -145,6 +152,8 @@ func DecodeToEngine(p *enginev1.ToEngine) (handoff.ToEngine, error) {
 	case *enginev1.ToEngine_Failed:
 		m = handoff.Failed{Label: b.str("failed.label", p.Failed.GetLabel()), Err: errs.FromProto(p.Failed.GetError()),
 			SourceSafe: p.Failed.GetSourceSafe()}
+	case *enginev1.ToEngine_TellBlocks:
+		m = handoff.TellBlocks{On: p.TellBlocks.GetOn()}
 	default:
 		b.fail("message", "empty, or of a newer version")
 	}

@@ -127,6 +127,8 @@ func toAttach(b *bound, a handoff.Attach) *commonv1.Attach {
 		Weights:   commonv1.WeightsPolicy(enum(b, "attach.weights", a.Weights, 0, handoff.WeightsAllow)),
 		Draining:  a.Draining,
 		Parts:     a.Parts,
+
+		TellsBlocks: a.TellsBlocks,
 	}
 }
 
@@ -154,6 +156,8 @@ func fromAttach(b *bound, p *commonv1.Attach) handoff.Attach {
 		Weights:   handoff.WeightsPolicy(enum(b, "attach.weights", p.GetWeights(), 0, commonv1.WeightsPolicy(handoff.WeightsAllow))),
 		Draining:  p.GetDraining(),
 		Parts:     p.GetParts(),
+
+		TellsBlocks: p.GetTellsBlocks(),
 	}
 }
 

@@ -75,6 +75,8 @@ type Attach struct {
 	// Parts: it takes a Reserve before its hand-off is exported whole, and the resume packet
 	// with Admit.
 	Parts bool
+	// TellsBlocks, by rank 0: it tells what its prefix cache holds when it is asked to.
+	TellsBlocks bool
 }
 
 // BuffersReady says that every declared buffer's descriptor was sent.

@@ -17,12 +17,14 @@ import (
 
 // client is the sidecar's side: an adapter in another process.
 type client struct {
-	c    adapterv1.AdapterClient
-	asks bool            // Register said so
-	over context.Context // of the life
+	c     adapterv1.AdapterClient
+	asks  bool            // Register said so,
+	reads bool            // and this
+	over  context.Context // of the life
 
 	mu     sync.Mutex // guards:
 	work   *answers   // of Ask; nil before
+	feed   sync.WaitGroup
 	closed bool
 }
 
@@ -51,9 +53,8 @@ func (c *client) Register(ctx context.Context) (adapter.Info, error) {
 	if err != nil {
 		return adapter.Info{}, failed(ctx, err)
 	}
-	var i adapter.Info
-	i, c.asks, err = decodeInfo(p)
-	return i, err
+	c.asks, c.reads = p.GetAsks(), p.GetBlocks()
+	return decodeInfo(p)
 }
 
 func (c *client) Configure(ctx context.Context, section []byte) error {
@@ -70,7 +71,16 @@ func (c *client) Ask(calls adapter.Calls) {
 	}
 }
 
-// close waits for what the adapter asked. The life is over.
+// ReadBlocks opens the stream on which the adapter reads, if it does.
+func (c *client) ReadBlocks(feed adapter.BlockFeed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reads && !c.closed {
+		c.feed.Go(func() { tell(c.over, c.c, feed) })
+	}
+}
+
+// close waits for what the adapter asked and read. The life is over.
 func (c *client) close() {
 	c.mu.Lock()
 	work := c.work
@@ -79,6 +89,7 @@ func (c *client) close() {
 	if work != nil {
 		work.wait()
 	}
+	c.feed.Wait()
 }
 
 func (c *client) Sync(ctx context.Context, s adapter.State) error {

@@ -17,8 +17,8 @@ func bound(field, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", handoff.ErrBound, field, fmt.Sprintf(format, args...))
 }
 
-func encodeInfo(i adapter.Info, asks bool) (*adapterv1.RegisterResponse, error) {
-	p := &adapterv1.RegisterResponse{Name: i.Name, Version: i.Version, Asks: asks}
+func encodeInfo(i adapter.Info) (*adapterv1.RegisterResponse, error) {
+	p := &adapterv1.RegisterResponse{Name: i.Name, Version: i.Version}
 	for _, k := range i.Wants {
 		p.Wants = append(p.Wants, controlv1.NoticeKind(k))
 	}
@@ -26,17 +26,17 @@ func encodeInfo(i adapter.Info, asks bool) (*adapterv1.RegisterResponse, error) 
 }
 
 // decodeInfo drops kinds of notices that a later release has.
-func decodeInfo(p *adapterv1.RegisterResponse) (i adapter.Info, asks bool, err error) {
+func decodeInfo(p *adapterv1.RegisterResponse) (i adapter.Info, err error) {
 	i = adapter.Info{Name: p.GetName(), Version: p.GetVersion()}
 	for n, k := range p.GetWants() {
 		if n >= 256 {
-			return i, false, bound("register.wants", "%d, at most 256", len(p.GetWants()))
+			return i, bound("register.wants", "%d, at most 256", len(p.GetWants()))
 		}
 		if k <= controlv1.NoticeKind(control.Linked) {
 			i.Wants = append(i.Wants, control.Kind(max(k, 0)))
 		}
 	}
-	return i, p.GetAsks(), i.Check()
+	return i, i.Check()
 }
 
 // each turns a list of at most limit.

@@ -16,6 +16,8 @@ type server struct {
 	a     adapter.Adapter
 	asker adapter.Asker // nil: it asks nothing
 	asks  *questions
+	reads adapter.BlockReader // nil: it reads none
+	feed  *feed
 }
 
 func newServer(a adapter.Adapter) *server {
@@ -23,6 +25,9 @@ func newServer(a adapter.Adapter) *server {
 	s := &server{a: o}
 	if asker, ok := o.(adapter.Asker); ok {
 		s.asker, s.asks = asker, newQuestions()
+	}
+	if reader, ok := o.(adapter.BlockReader); ok {
+		s.reads, s.feed = reader, newFeed()
 	}
 	return s
 }
@@ -40,7 +45,12 @@ func (s *server) Register(ctx context.Context, _ *adapterv1.RegisterRequest) (*a
 	if err != nil {
 		return nil, errs.ToStatus(err)
 	}
-	return done(encodeInfo(i, s.asker != nil))
+	p, err := encodeInfo(i)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p.Asks, p.Blocks = s.asker != nil, s.reads != nil
+	return p, nil
 }
 
 func (s *server) Configure(ctx context.Context, p *adapterv1.ConfigureRequest) (*adapterv1.ConfigureResponse, error) {
@@ -51,6 +61,9 @@ func (s *server) Configure(ctx context.Context, p *adapterv1.ConfigureRequest) (
 	if err == nil && s.asker != nil {
 		s.asker.Ask(s.asks)
 	}
+	if err == nil && s.reads != nil {
+		s.reads.ReadBlocks(s.feed)
+	}
 	return done(&adapterv1.ConfigureResponse{}, err)
 }
 
@@ -60,6 +73,14 @@ func (s *server) Ask(stream grpc.BidiStreamingServer[adapterv1.Answer, adapterv1
 		return s.UnimplementedAdapterServer.Ask(stream)
 	}
 	return s.asks.serve(stream)
+}
+
+// Blocks carries what the adapter reads, until it or the sidecar ends it.
+func (s *server) Blocks(stream grpc.BidiStreamingServer[adapterv1.BlocksRequest, adapterv1.BlocksResponse]) error {
+	if s.reads == nil {
+		return s.UnimplementedAdapterServer.Blocks(stream)
+	}
+	return s.feed.serve(stream)
 }
 
 func (s *server) Sync(ctx context.Context, p *adapterv1.SyncRequest) (*adapterv1.SyncResponse, error) {

@@ -136,11 +136,11 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 
 // TestKindsOfALaterRelease: an adapter may want what this sidecar does not tell.
 func TestKindsOfALaterRelease(t *testing.T) {
-	i, _, err := decodeInfo(&adapterv1.RegisterResponse{Name: "x", Version: "1", Wants: []controlv1.NoticeKind{99, controlv1.NoticeKind(control.Over), 100}})
+	i, err := decodeInfo(&adapterv1.RegisterResponse{Name: "x", Version: "1", Wants: []controlv1.NoticeKind{99, controlv1.NoticeKind(control.Over), 100}})
 	if err != nil || !reflect.DeepEqual(i.Wants, []control.Kind{control.Over}) {
 		t.Errorf("%+v, %v", i, err)
 	}
-	if _, _, err := decodeInfo(&adapterv1.RegisterResponse{Name: "x", Version: "1", Wants: []controlv1.NoticeKind{-1}}); !errors.Is(err, handoff.ErrBound) {
+	if _, err := decodeInfo(&adapterv1.RegisterResponse{Name: "x", Version: "1", Wants: []controlv1.NoticeKind{-1}}); !errors.Is(err, handoff.ErrBound) {
 		t.Errorf("a kind that cannot be: %v", err)
 	}
 }
@@ -314,7 +314,7 @@ func FuzzDecode(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	i, err := encodeInfo(info, true)
+	i, err := encodeInfo(info)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -339,8 +339,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		var r adapterv1.RegisterResponse
 		if proto.Unmarshal(wire, &r) == nil {
-			if i, asks, err := decodeInfo(&r); err == nil {
-				if _, err := encodeInfo(i, asks); err != nil {
+			if i, err := decodeInfo(&r); err == nil {
+				if _, err := encodeInfo(i); err != nil {
 					t.Fatalf("decoded %+v, cannot encode: %v", i, err)
 				}
 			}

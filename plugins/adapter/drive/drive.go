@@ -22,10 +22,11 @@ import (
 // Life is one life of an adapter. Its calls are held to their order by who opened it.
 type Life struct {
 	adapter.Adapter
-	Ask  func(adapter.Calls) // of an Asker; nil: it asks nothing
-	PID  int                 // of its process; 0: this one
-	Done <-chan struct{}     // closes when it ended unasked; nil: it never does
-	Why  func() error        // why, once Done is closed
+	Ask  func(adapter.Calls)     // of an Asker; nil: it asks nothing
+	Read func(adapter.BlockFeed) // of a BlockReader; nil: it reads none
+	PID  int                     // of its process; 0: this one
+	Done <-chan struct{}         // closes when it ended unasked; nil: it never does
+	Why  func() error            // why, once Done is closed
 	// Close returns when nothing of the life is left. Hard ends it at once, whatever it does;
 	// else it has been drained. It is called once.
 	Close func(hard bool) error
@@ -47,6 +48,9 @@ func BuiltIn(make func() adapter.Adapter) Opener {
 		}
 		if asker, ok := a.(adapter.Asker); ok {
 			l.Ask = asker.Ask
+		}
+		if reader, ok := a.(adapter.BlockReader); ok {
+			l.Read = reader.ReadBlocks
 		}
 		return l, nil
 	}
@@ -74,7 +78,8 @@ type Config struct {
 	Session session.Config
 	Open    Opener
 	Source  Source
-	Clock   Clock // nil: the process's
+	Blocks  adapter.BlockFeed // what the engine's prefix cache holds; nil: nothing is known of it
+	Clock   Clock             // nil: the process's
 	Log     *slog.Logger
 	Tell    func(session.Status) // of each change, in order; may be nil; must not wait
 }
@@ -105,6 +110,7 @@ type life struct {
 	it     *Life         // nil until then, or when it failed
 	calls  sync.WaitGroup
 	asks   *asks
+	feed   *feed
 }
 
 // Start runs a session until Stop.
@@ -235,20 +241,23 @@ func (s *Session) call(f session.Call) {
 	if f.Verb == adapter.Sync && l.it.Ask != nil {
 		l.asks = newAsks(l.ctx, s.cfg.Source)
 	}
+	if f.Verb == adapter.Sync && l.it.Read != nil {
+		l.feed = newFeed(l.ctx, s.cfg.Blocks)
+	}
 	if f.Verb == adapter.Drain && l.asks != nil {
 		l.asks.refuse()
 	}
-	asks := l.asks
+	asks, feed := l.asks, l.feed
 	l.calls.Go(func() {
 		a := session.Answered{Life: l.n}
-		a.Info, a.Err = invoke(l.ctx, l.it, f, asks)
+		a.Info, a.Err = invoke(l.ctx, l.it, f, asks, feed)
 		s.post(func() { s.step(a) })
 	})
 }
 
 // invoke makes one call. A panic of an adapter ends its life, not the sidecar and the
 // copies that it looks after.
-func invoke(ctx context.Context, a *Life, f session.Call, asks adapter.Calls) (i adapter.Info, err error) {
+func invoke(ctx context.Context, a *Life, f session.Call, asks adapter.Calls, feed adapter.BlockFeed) (i adapter.Info, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("adapter: %v panics: %v", f.Verb, r)
@@ -262,6 +271,9 @@ func invoke(ctx context.Context, a *Life, f session.Call, asks adapter.Calls) (i
 	case adapter.Sync:
 		if a.Ask != nil {
 			a.Ask(asks)
+		}
+		if a.Read != nil {
+			a.Read(feed)
 		}
 		return i, a.Sync(ctx, f.State)
 	case adapter.Notify:
@@ -288,6 +300,9 @@ func (s *Session) close(f session.Close) {
 	if f.Hard {
 		l.cancel()
 	}
+	if l.feed != nil {
+		l.feed.end() // an adapter that is closed may wait for its reader
+	}
 	s.work.Go(func() {
 		<-l.opened
 		if l.it != nil {
@@ -298,6 +313,9 @@ func (s *Session) close(f session.Close) {
 		l.cancel()
 		if l.asks != nil {
 			l.asks.close()
+		}
+		if l.feed != nil {
+			l.feed.work.Wait()
 		}
 		l.calls.Wait()
 		s.post(func() { s.step(session.Closed{Life: f.Life}) })

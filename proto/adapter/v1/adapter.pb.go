@@ -7,7 +7,7 @@
 // Between a sidecar and an adapter, which speaks for the sidecar's group to one control
 // plane. The sidecar of rank 0 launches the adapter as a plugin (hashicorp/go-plugin,
 // protocol gRPC, mutual TLS of one use) and calls it, one call at a time and in one order:
-// Register, Configure, Ask if it asks, Sync, Notify…, Drain. Errors carry
+// Register, Configure, Ask if it asks, Blocks if it reads them, Sync, Notify…, Drain. Errors carry
 // baton.common.v1.Error as a status detail. A call that fails, or is not answered in time,
 // ends the process; another one begins at Register.
 //
@@ -76,7 +76,9 @@ type RegisterResponse struct {
 	// Kinds of notices that it is told, each once, without GAP.
 	Wants []v1.NoticeKind `protobuf:"varint,3,rep,packed,name=wants,proto3,enum=baton.control.v1.NoticeKind" json:"wants,omitempty"`
 	// It serves Ask.
-	Asks          bool `protobuf:"varint,4,opt,name=asks,proto3" json:"asks,omitempty"`
+	Asks bool `protobuf:"varint,4,opt,name=asks,proto3" json:"asks,omitempty"`
+	// It serves Blocks.
+	Blocks        bool `protobuf:"varint,5,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +137,13 @@ func (x *RegisterResponse) GetWants() []v1.NoticeKind {
 func (x *RegisterResponse) GetAsks() bool {
 	if x != nil {
 		return x.Asks
+	}
+	return false
+}
+
+func (x *RegisterResponse) GetBlocks() bool {
+	if x != nil {
+		return x.Blocks
 	}
 	return false
 }
@@ -394,6 +403,87 @@ func (x *State) GetMore() bool {
 	return false
 }
 
+type BlocksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Event         *v11.BlockEvent        `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlocksRequest) Reset() {
+	*x = BlocksRequest{}
+	mi := &file_adapter_v1_adapter_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlocksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlocksRequest) ProtoMessage() {}
+
+func (x *BlocksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_adapter_v1_adapter_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlocksRequest.ProtoReflect.Descriptor instead.
+func (*BlocksRequest) Descriptor() ([]byte, []int) {
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BlocksRequest) GetEvent() *v11.BlockEvent {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+// BlocksResponse is said once: the adapter reads.
+type BlocksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlocksResponse) Reset() {
+	*x = BlocksResponse{}
+	mi := &file_adapter_v1_adapter_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlocksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlocksResponse) ProtoMessage() {}
+
+func (x *BlocksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_adapter_v1_adapter_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlocksResponse.ProtoReflect.Descriptor instead.
+func (*BlocksResponse) Descriptor() ([]byte, []int) {
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{7}
+}
+
 type SyncRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         *State                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
@@ -403,7 +493,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[6]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +505,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[6]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +518,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{6}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SyncRequest) GetState() *State {
@@ -446,7 +536,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[7]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +548,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[7]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +561,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{7}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{9}
 }
 
 type NotifyRequest struct {
@@ -496,7 +586,7 @@ type NotifyRequest struct {
 
 func (x *NotifyRequest) Reset() {
 	*x = NotifyRequest{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[8]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -508,7 +598,7 @@ func (x *NotifyRequest) String() string {
 func (*NotifyRequest) ProtoMessage() {}
 
 func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[8]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -521,7 +611,7 @@ func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyRequest.ProtoReflect.Descriptor instead.
 func (*NotifyRequest) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{8}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NotifyRequest) GetWhole() *State {
@@ -581,7 +671,7 @@ type NotifyResponse struct {
 
 func (x *NotifyResponse) Reset() {
 	*x = NotifyResponse{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[9]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +683,7 @@ func (x *NotifyResponse) String() string {
 func (*NotifyResponse) ProtoMessage() {}
 
 func (x *NotifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[9]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +696,7 @@ func (x *NotifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyResponse.ProtoReflect.Descriptor instead.
 func (*NotifyResponse) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{9}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{11}
 }
 
 type DrainRequest struct {
@@ -617,7 +707,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[10]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +719,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[10]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +732,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{10}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{12}
 }
 
 type DrainResponse struct {
@@ -653,7 +743,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[11]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +755,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[11]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +768,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{11}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{13}
 }
 
 // Question is asked by the adapter. The sidecar takes 1,024 at once.
@@ -701,7 +791,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[12]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +803,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[12]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +816,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{12}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Question) GetN() uint64 {
@@ -846,7 +936,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[13]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +948,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[13]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +961,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{13}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{15}
 }
 
 // Answer is the sidecar's, one for each question.
@@ -892,7 +982,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_adapter_v1_adapter_proto_msgTypes[14]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +994,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_adapter_v1_adapter_proto_msgTypes[14]
+	mi := &file_adapter_v1_adapter_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1007,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{14}
+	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Answer) GetN() uint64 {
@@ -995,12 +1085,13 @@ var File_adapter_v1_adapter_proto protoreflect.FileDescriptor
 const file_adapter_v1_adapter_proto_rawDesc = "" +
 	"\n" +
 	"\x18adapter/v1/adapter.proto\x12\x10baton.adapter.v1\x1a\x16common/v1/common.proto\x1a\x18control/v1/control.proto\"\x11\n" +
-	"\x0fRegisterRequest\"\x88\x01\n" +
+	"\x0fRegisterRequest\"\xa0\x01\n" +
 	"\x10RegisterResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x122\n" +
 	"\x05wants\x18\x03 \x03(\x0e2\x1c.baton.control.v1.NoticeKindR\x05wants\x12\x12\n" +
-	"\x04asks\x18\x04 \x01(\bR\x04asks\",\n" +
+	"\x04asks\x18\x04 \x01(\bR\x04asks\x12\x16\n" +
+	"\x06blocks\x18\x05 \x01(\bR\x06blocks\",\n" +
 	"\x10ConfigureRequest\x12\x18\n" +
 	"\asection\x18\x01 \x01(\fR\asection\"\x13\n" +
 	"\x11ConfigureResponse\"\x86\x02\n" +
@@ -1017,7 +1108,10 @@ const file_adapter_v1_adapter_proto_rawDesc = "" +
 	"\x05State\x12-\n" +
 	"\x05group\x18\x01 \x01(\v2\x17.baton.adapter.v1.GroupR\x05group\x129\n" +
 	"\bhandoffs\x18\x02 \x03(\v2\x1d.baton.control.v1.GetResponseR\bhandoffs\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"<\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"B\n" +
+	"\rBlocksRequest\x121\n" +
+	"\x05event\x18\x01 \x01(\v2\x1b.baton.common.v1.BlockEventR\x05event\"\x10\n" +
+	"\x0eBlocksResponse\"<\n" +
 	"\vSyncRequest\x12-\n" +
 	"\x05state\x18\x01 \x01(\v2\x17.baton.adapter.v1.StateR\x05state\"\x0e\n" +
 	"\fSyncResponse\"\xb9\x02\n" +
@@ -1049,11 +1143,12 @@ const file_adapter_v1_adapter_proto_rawDesc = "" +
 	"\bimported\x18\x03 \x01(\v2\x19.baton.common.v1.ImportedH\x00R\bimported\x123\n" +
 	"\x04info\x18\x04 \x01(\v2\x1d.baton.control.v1.GetResponseH\x00R\x04info\x124\n" +
 	"\x04page\x18\x05 \x01(\v2\x1e.baton.control.v1.ListResponseH\x00R\x04pageB\b\n" +
-	"\x06answer2\xd1\x03\n" +
+	"\x06answer2\xa2\x04\n" +
 	"\aAdapter\x12Q\n" +
 	"\bRegister\x12!.baton.adapter.v1.RegisterRequest\x1a\".baton.adapter.v1.RegisterResponse\x12T\n" +
 	"\tConfigure\x12\".baton.adapter.v1.ConfigureRequest\x1a#.baton.adapter.v1.ConfigureResponse\x12?\n" +
-	"\x03Ask\x12\x18.baton.adapter.v1.Answer\x1a\x1a.baton.adapter.v1.Question(\x010\x01\x12E\n" +
+	"\x03Ask\x12\x18.baton.adapter.v1.Answer\x1a\x1a.baton.adapter.v1.Question(\x010\x01\x12O\n" +
+	"\x06Blocks\x12\x1f.baton.adapter.v1.BlocksRequest\x1a .baton.adapter.v1.BlocksResponse(\x010\x01\x12E\n" +
 	"\x04Sync\x12\x1d.baton.adapter.v1.SyncRequest\x1a\x1e.baton.adapter.v1.SyncResponse\x12K\n" +
 	"\x06Notify\x12\x1f.baton.adapter.v1.NotifyRequest\x1a .baton.adapter.v1.NotifyResponse\x12H\n" +
 	"\x05Drain\x12\x1e.baton.adapter.v1.DrainRequest\x1a\x1f.baton.adapter.v1.DrainResponseB5Z3github.com/batonkv/baton/proto/adapter/v1;adapterv1b\x06proto3"
@@ -1070,7 +1165,7 @@ func file_adapter_v1_adapter_proto_rawDescGZIP() []byte {
 	return file_adapter_v1_adapter_proto_rawDescData
 }
 
-var file_adapter_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_adapter_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_adapter_v1_adapter_proto_goTypes = []any{
 	(*RegisterRequest)(nil),   // 0: baton.adapter.v1.RegisterRequest
 	(*RegisterResponse)(nil),  // 1: baton.adapter.v1.RegisterResponse
@@ -1078,65 +1173,71 @@ var file_adapter_v1_adapter_proto_goTypes = []any{
 	(*ConfigureResponse)(nil), // 3: baton.adapter.v1.ConfigureResponse
 	(*Group)(nil),             // 4: baton.adapter.v1.Group
 	(*State)(nil),             // 5: baton.adapter.v1.State
-	(*SyncRequest)(nil),       // 6: baton.adapter.v1.SyncRequest
-	(*SyncResponse)(nil),      // 7: baton.adapter.v1.SyncResponse
-	(*NotifyRequest)(nil),     // 8: baton.adapter.v1.NotifyRequest
-	(*NotifyResponse)(nil),    // 9: baton.adapter.v1.NotifyResponse
-	(*DrainRequest)(nil),      // 10: baton.adapter.v1.DrainRequest
-	(*DrainResponse)(nil),     // 11: baton.adapter.v1.DrainResponse
-	(*Question)(nil),          // 12: baton.adapter.v1.Question
-	(*Forget)(nil),            // 13: baton.adapter.v1.Forget
-	(*Answer)(nil),            // 14: baton.adapter.v1.Answer
-	(v1.NoticeKind)(0),        // 15: baton.control.v1.NoticeKind
-	(*v1.StatusResponse)(nil), // 16: baton.control.v1.StatusResponse
-	(*v1.GetResponse)(nil),    // 17: baton.control.v1.GetResponse
-	(*v11.HandoffID)(nil),     // 18: baton.common.v1.HandoffID
-	(*v1.WatchResponse)(nil),  // 19: baton.control.v1.WatchResponse
-	(*v11.Import)(nil),        // 20: baton.common.v1.Import
-	(*v1.ListRequest)(nil),    // 21: baton.control.v1.ListRequest
-	(*v1.ReleaseRequest)(nil), // 22: baton.control.v1.ReleaseRequest
-	(*v11.Error)(nil),         // 23: baton.common.v1.Error
-	(*v11.Imported)(nil),      // 24: baton.common.v1.Imported
-	(*v1.ListResponse)(nil),   // 25: baton.control.v1.ListResponse
+	(*BlocksRequest)(nil),     // 6: baton.adapter.v1.BlocksRequest
+	(*BlocksResponse)(nil),    // 7: baton.adapter.v1.BlocksResponse
+	(*SyncRequest)(nil),       // 8: baton.adapter.v1.SyncRequest
+	(*SyncResponse)(nil),      // 9: baton.adapter.v1.SyncResponse
+	(*NotifyRequest)(nil),     // 10: baton.adapter.v1.NotifyRequest
+	(*NotifyResponse)(nil),    // 11: baton.adapter.v1.NotifyResponse
+	(*DrainRequest)(nil),      // 12: baton.adapter.v1.DrainRequest
+	(*DrainResponse)(nil),     // 13: baton.adapter.v1.DrainResponse
+	(*Question)(nil),          // 14: baton.adapter.v1.Question
+	(*Forget)(nil),            // 15: baton.adapter.v1.Forget
+	(*Answer)(nil),            // 16: baton.adapter.v1.Answer
+	(v1.NoticeKind)(0),        // 17: baton.control.v1.NoticeKind
+	(*v1.StatusResponse)(nil), // 18: baton.control.v1.StatusResponse
+	(*v1.GetResponse)(nil),    // 19: baton.control.v1.GetResponse
+	(*v11.BlockEvent)(nil),    // 20: baton.common.v1.BlockEvent
+	(*v11.HandoffID)(nil),     // 21: baton.common.v1.HandoffID
+	(*v1.WatchResponse)(nil),  // 22: baton.control.v1.WatchResponse
+	(*v11.Import)(nil),        // 23: baton.common.v1.Import
+	(*v1.ListRequest)(nil),    // 24: baton.control.v1.ListRequest
+	(*v1.ReleaseRequest)(nil), // 25: baton.control.v1.ReleaseRequest
+	(*v11.Error)(nil),         // 26: baton.common.v1.Error
+	(*v11.Imported)(nil),      // 27: baton.common.v1.Imported
+	(*v1.ListResponse)(nil),   // 28: baton.control.v1.ListResponse
 }
 var file_adapter_v1_adapter_proto_depIdxs = []int32{
-	15, // 0: baton.adapter.v1.RegisterResponse.wants:type_name -> baton.control.v1.NoticeKind
-	16, // 1: baton.adapter.v1.Group.status:type_name -> baton.control.v1.StatusResponse
+	17, // 0: baton.adapter.v1.RegisterResponse.wants:type_name -> baton.control.v1.NoticeKind
+	18, // 1: baton.adapter.v1.Group.status:type_name -> baton.control.v1.StatusResponse
 	4,  // 2: baton.adapter.v1.State.group:type_name -> baton.adapter.v1.Group
-	17, // 3: baton.adapter.v1.State.handoffs:type_name -> baton.control.v1.GetResponse
-	5,  // 4: baton.adapter.v1.SyncRequest.state:type_name -> baton.adapter.v1.State
-	5,  // 5: baton.adapter.v1.NotifyRequest.whole:type_name -> baton.adapter.v1.State
-	4,  // 6: baton.adapter.v1.NotifyRequest.group:type_name -> baton.adapter.v1.Group
-	17, // 7: baton.adapter.v1.NotifyRequest.changed:type_name -> baton.control.v1.GetResponse
-	18, // 8: baton.adapter.v1.NotifyRequest.gone:type_name -> baton.common.v1.HandoffID
-	19, // 9: baton.adapter.v1.NotifyRequest.notices:type_name -> baton.control.v1.WatchResponse
-	20, // 10: baton.adapter.v1.Question.import_request:type_name -> baton.common.v1.Import
-	18, // 11: baton.adapter.v1.Question.get:type_name -> baton.common.v1.HandoffID
-	21, // 12: baton.adapter.v1.Question.list:type_name -> baton.control.v1.ListRequest
-	18, // 13: baton.adapter.v1.Question.abort:type_name -> baton.common.v1.HandoffID
-	22, // 14: baton.adapter.v1.Question.release:type_name -> baton.control.v1.ReleaseRequest
-	13, // 15: baton.adapter.v1.Question.forget:type_name -> baton.adapter.v1.Forget
-	23, // 16: baton.adapter.v1.Answer.error:type_name -> baton.common.v1.Error
-	24, // 17: baton.adapter.v1.Answer.imported:type_name -> baton.common.v1.Imported
-	17, // 18: baton.adapter.v1.Answer.info:type_name -> baton.control.v1.GetResponse
-	25, // 19: baton.adapter.v1.Answer.page:type_name -> baton.control.v1.ListResponse
-	0,  // 20: baton.adapter.v1.Adapter.Register:input_type -> baton.adapter.v1.RegisterRequest
-	2,  // 21: baton.adapter.v1.Adapter.Configure:input_type -> baton.adapter.v1.ConfigureRequest
-	14, // 22: baton.adapter.v1.Adapter.Ask:input_type -> baton.adapter.v1.Answer
-	6,  // 23: baton.adapter.v1.Adapter.Sync:input_type -> baton.adapter.v1.SyncRequest
-	8,  // 24: baton.adapter.v1.Adapter.Notify:input_type -> baton.adapter.v1.NotifyRequest
-	10, // 25: baton.adapter.v1.Adapter.Drain:input_type -> baton.adapter.v1.DrainRequest
-	1,  // 26: baton.adapter.v1.Adapter.Register:output_type -> baton.adapter.v1.RegisterResponse
-	3,  // 27: baton.adapter.v1.Adapter.Configure:output_type -> baton.adapter.v1.ConfigureResponse
-	12, // 28: baton.adapter.v1.Adapter.Ask:output_type -> baton.adapter.v1.Question
-	7,  // 29: baton.adapter.v1.Adapter.Sync:output_type -> baton.adapter.v1.SyncResponse
-	9,  // 30: baton.adapter.v1.Adapter.Notify:output_type -> baton.adapter.v1.NotifyResponse
-	11, // 31: baton.adapter.v1.Adapter.Drain:output_type -> baton.adapter.v1.DrainResponse
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	19, // 3: baton.adapter.v1.State.handoffs:type_name -> baton.control.v1.GetResponse
+	20, // 4: baton.adapter.v1.BlocksRequest.event:type_name -> baton.common.v1.BlockEvent
+	5,  // 5: baton.adapter.v1.SyncRequest.state:type_name -> baton.adapter.v1.State
+	5,  // 6: baton.adapter.v1.NotifyRequest.whole:type_name -> baton.adapter.v1.State
+	4,  // 7: baton.adapter.v1.NotifyRequest.group:type_name -> baton.adapter.v1.Group
+	19, // 8: baton.adapter.v1.NotifyRequest.changed:type_name -> baton.control.v1.GetResponse
+	21, // 9: baton.adapter.v1.NotifyRequest.gone:type_name -> baton.common.v1.HandoffID
+	22, // 10: baton.adapter.v1.NotifyRequest.notices:type_name -> baton.control.v1.WatchResponse
+	23, // 11: baton.adapter.v1.Question.import_request:type_name -> baton.common.v1.Import
+	21, // 12: baton.adapter.v1.Question.get:type_name -> baton.common.v1.HandoffID
+	24, // 13: baton.adapter.v1.Question.list:type_name -> baton.control.v1.ListRequest
+	21, // 14: baton.adapter.v1.Question.abort:type_name -> baton.common.v1.HandoffID
+	25, // 15: baton.adapter.v1.Question.release:type_name -> baton.control.v1.ReleaseRequest
+	15, // 16: baton.adapter.v1.Question.forget:type_name -> baton.adapter.v1.Forget
+	26, // 17: baton.adapter.v1.Answer.error:type_name -> baton.common.v1.Error
+	27, // 18: baton.adapter.v1.Answer.imported:type_name -> baton.common.v1.Imported
+	19, // 19: baton.adapter.v1.Answer.info:type_name -> baton.control.v1.GetResponse
+	28, // 20: baton.adapter.v1.Answer.page:type_name -> baton.control.v1.ListResponse
+	0,  // 21: baton.adapter.v1.Adapter.Register:input_type -> baton.adapter.v1.RegisterRequest
+	2,  // 22: baton.adapter.v1.Adapter.Configure:input_type -> baton.adapter.v1.ConfigureRequest
+	16, // 23: baton.adapter.v1.Adapter.Ask:input_type -> baton.adapter.v1.Answer
+	6,  // 24: baton.adapter.v1.Adapter.Blocks:input_type -> baton.adapter.v1.BlocksRequest
+	8,  // 25: baton.adapter.v1.Adapter.Sync:input_type -> baton.adapter.v1.SyncRequest
+	10, // 26: baton.adapter.v1.Adapter.Notify:input_type -> baton.adapter.v1.NotifyRequest
+	12, // 27: baton.adapter.v1.Adapter.Drain:input_type -> baton.adapter.v1.DrainRequest
+	1,  // 28: baton.adapter.v1.Adapter.Register:output_type -> baton.adapter.v1.RegisterResponse
+	3,  // 29: baton.adapter.v1.Adapter.Configure:output_type -> baton.adapter.v1.ConfigureResponse
+	14, // 30: baton.adapter.v1.Adapter.Ask:output_type -> baton.adapter.v1.Question
+	7,  // 31: baton.adapter.v1.Adapter.Blocks:output_type -> baton.adapter.v1.BlocksResponse
+	9,  // 32: baton.adapter.v1.Adapter.Sync:output_type -> baton.adapter.v1.SyncResponse
+	11, // 33: baton.adapter.v1.Adapter.Notify:output_type -> baton.adapter.v1.NotifyResponse
+	13, // 34: baton.adapter.v1.Adapter.Drain:output_type -> baton.adapter.v1.DrainResponse
+	28, // [28:35] is the sub-list for method output_type
+	21, // [21:28] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_adapter_v1_adapter_proto_init() }
@@ -1144,7 +1245,7 @@ func file_adapter_v1_adapter_proto_init() {
 	if File_adapter_v1_adapter_proto != nil {
 		return
 	}
-	file_adapter_v1_adapter_proto_msgTypes[12].OneofWrappers = []any{
+	file_adapter_v1_adapter_proto_msgTypes[14].OneofWrappers = []any{
 		(*Question_ImportRequest)(nil),
 		(*Question_Get)(nil),
 		(*Question_List)(nil),
@@ -1152,7 +1253,7 @@ func file_adapter_v1_adapter_proto_init() {
 		(*Question_Release)(nil),
 		(*Question_Forget)(nil),
 	}
-	file_adapter_v1_adapter_proto_msgTypes[14].OneofWrappers = []any{
+	file_adapter_v1_adapter_proto_msgTypes[16].OneofWrappers = []any{
 		(*Answer_Imported)(nil),
 		(*Answer_Info)(nil),
 		(*Answer_Page)(nil),
@@ -1163,7 +1264,7 @@ func file_adapter_v1_adapter_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_adapter_v1_adapter_proto_rawDesc), len(file_adapter_v1_adapter_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

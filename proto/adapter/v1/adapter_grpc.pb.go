@@ -7,7 +7,7 @@
 // Between a sidecar and an adapter, which speaks for the sidecar's group to one control
 // plane. The sidecar of rank 0 launches the adapter as a plugin (hashicorp/go-plugin,
 // protocol gRPC, mutual TLS of one use) and calls it, one call at a time and in one order:
-// Register, Configure, Ask if it asks, Sync, Notify…, Drain. Errors carry
+// Register, Configure, Ask if it asks, Blocks if it reads them, Sync, Notify…, Drain. Errors carry
 // baton.common.v1.Error as a status detail. A call that fails, or is not answered in time,
 // ends the process; another one begins at Register.
 //
@@ -31,6 +31,7 @@ const (
 	Adapter_Register_FullMethodName  = "/baton.adapter.v1.Adapter/Register"
 	Adapter_Configure_FullMethodName = "/baton.adapter.v1.Adapter/Configure"
 	Adapter_Ask_FullMethodName       = "/baton.adapter.v1.Adapter/Ask"
+	Adapter_Blocks_FullMethodName    = "/baton.adapter.v1.Adapter/Blocks"
 	Adapter_Sync_FullMethodName      = "/baton.adapter.v1.Adapter/Sync"
 	Adapter_Notify_FullMethodName    = "/baton.adapter.v1.Adapter/Notify"
 	Adapter_Drain_FullMethodName     = "/baton.adapter.v1.Adapter/Drain"
@@ -49,6 +50,11 @@ type AdapterClient interface {
 	// Ask is opened once, and stays open, when asks was said: the adapter asks, the sidecar
 	// answers, in any order. When the stream ends, what is not answered is in doubt.
 	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Answer, Question], error)
+	// Blocks is opened, and opened again whenever it has ended, when blocks was said. It waits
+	// until the adapter says BlocksResponse; then it carries what the prefix cache of the group's
+	// engine holds, cleared first, and what changes, until the adapter ends it. The engine is
+	// asked to tell only meanwhile. A reader that is too slow hears cleared, and everything anew.
+	Blocks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[BlocksRequest, BlocksResponse], error)
 	// Sync tells the whole state. What was known of the group before is void.
 	Sync(ctx context.Context, in *SyncRequest, opts ...grpc.CallOption) (*SyncResponse, error)
 	// Notify tells what changed since the last call. An empty one says that nothing did.
@@ -98,6 +104,19 @@ func (c *adapterClient) Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Adapter_AskClient = grpc.BidiStreamingClient[Answer, Question]
 
+func (c *adapterClient) Blocks(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[BlocksRequest, BlocksResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Adapter_ServiceDesc.Streams[1], Adapter_Blocks_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BlocksRequest, BlocksResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Adapter_BlocksClient = grpc.BidiStreamingClient[BlocksRequest, BlocksResponse]
+
 func (c *adapterClient) Sync(ctx context.Context, in *SyncRequest, opts ...grpc.CallOption) (*SyncResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SyncResponse)
@@ -141,6 +160,11 @@ type AdapterServer interface {
 	// Ask is opened once, and stays open, when asks was said: the adapter asks, the sidecar
 	// answers, in any order. When the stream ends, what is not answered is in doubt.
 	Ask(grpc.BidiStreamingServer[Answer, Question]) error
+	// Blocks is opened, and opened again whenever it has ended, when blocks was said. It waits
+	// until the adapter says BlocksResponse; then it carries what the prefix cache of the group's
+	// engine holds, cleared first, and what changes, until the adapter ends it. The engine is
+	// asked to tell only meanwhile. A reader that is too slow hears cleared, and everything anew.
+	Blocks(grpc.BidiStreamingServer[BlocksRequest, BlocksResponse]) error
 	// Sync tells the whole state. What was known of the group before is void.
 	Sync(context.Context, *SyncRequest) (*SyncResponse, error)
 	// Notify tells what changed since the last call. An empty one says that nothing did.
@@ -165,6 +189,9 @@ func (UnimplementedAdapterServer) Configure(context.Context, *ConfigureRequest) 
 }
 func (UnimplementedAdapterServer) Ask(grpc.BidiStreamingServer[Answer, Question]) error {
 	return status.Error(codes.Unimplemented, "method Ask not implemented")
+}
+func (UnimplementedAdapterServer) Blocks(grpc.BidiStreamingServer[BlocksRequest, BlocksResponse]) error {
+	return status.Error(codes.Unimplemented, "method Blocks not implemented")
 }
 func (UnimplementedAdapterServer) Sync(context.Context, *SyncRequest) (*SyncResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Sync not implemented")
@@ -238,6 +265,13 @@ func _Adapter_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Adapter_AskServer = grpc.BidiStreamingServer[Answer, Question]
+
+func _Adapter_Blocks_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdapterServer).Blocks(&grpc.GenericServerStream[BlocksRequest, BlocksResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Adapter_BlocksServer = grpc.BidiStreamingServer[BlocksRequest, BlocksResponse]
 
 func _Adapter_Sync_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SyncRequest)
@@ -325,6 +359,12 @@ var Adapter_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Ask",
 			Handler:       _Adapter_Ask_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Blocks",
+			Handler:       _Adapter_Blocks_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

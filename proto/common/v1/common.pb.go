@@ -237,6 +237,61 @@ func (OnDown) EnumDescriptor() ([]byte, []int) {
 	return file_common_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
+type BlockEventKind int32
+
+const (
+	BlockEventKind_BLOCK_EVENT_KIND_UNSPECIFIED BlockEventKind = 0
+	// Complete blocks entered the prefix cache.
+	BlockEventKind_BLOCK_EVENT_KIND_STORED BlockEventKind = 1
+	// Blocks left it.
+	BlockEventKind_BLOCK_EVENT_KIND_REMOVED BlockEventKind = 2
+	// Forget every block: what follows is the whole content anew, then its changes.
+	BlockEventKind_BLOCK_EVENT_KIND_CLEARED BlockEventKind = 3
+)
+
+// Enum value maps for BlockEventKind.
+var (
+	BlockEventKind_name = map[int32]string{
+		0: "BLOCK_EVENT_KIND_UNSPECIFIED",
+		1: "BLOCK_EVENT_KIND_STORED",
+		2: "BLOCK_EVENT_KIND_REMOVED",
+		3: "BLOCK_EVENT_KIND_CLEARED",
+	}
+	BlockEventKind_value = map[string]int32{
+		"BLOCK_EVENT_KIND_UNSPECIFIED": 0,
+		"BLOCK_EVENT_KIND_STORED":      1,
+		"BLOCK_EVENT_KIND_REMOVED":     2,
+		"BLOCK_EVENT_KIND_CLEARED":     3,
+	}
+)
+
+func (x BlockEventKind) Enum() *BlockEventKind {
+	p := new(BlockEventKind)
+	*p = x
+	return p
+}
+
+func (x BlockEventKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BlockEventKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_common_v1_common_proto_enumTypes[4].Descriptor()
+}
+
+func (BlockEventKind) Type() protoreflect.EnumType {
+	return &file_common_v1_common_proto_enumTypes[4]
+}
+
+func (x BlockEventKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BlockEventKind.Descriptor instead.
+func (BlockEventKind) EnumDescriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{4}
+}
+
 // WeightsPolicy says what a change of the weights epoch does to KV of older weights.
 type WeightsPolicy int32
 
@@ -273,11 +328,11 @@ func (x WeightsPolicy) String() string {
 }
 
 func (WeightsPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_common_v1_common_proto_enumTypes[4].Descriptor()
+	return file_common_v1_common_proto_enumTypes[5].Descriptor()
 }
 
 func (WeightsPolicy) Type() protoreflect.EnumType {
-	return &file_common_v1_common_proto_enumTypes[4]
+	return &file_common_v1_common_proto_enumTypes[5]
 }
 
 func (x WeightsPolicy) Number() protoreflect.EnumNumber {
@@ -286,7 +341,7 @@ func (x WeightsPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WeightsPolicy.Descriptor instead.
 func (WeightsPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{4}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{5}
 }
 
 type DecisionKind int32
@@ -344,11 +399,11 @@ func (x DecisionKind) String() string {
 }
 
 func (DecisionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_common_v1_common_proto_enumTypes[5].Descriptor()
+	return file_common_v1_common_proto_enumTypes[6].Descriptor()
 }
 
 func (DecisionKind) Type() protoreflect.EnumType {
-	return &file_common_v1_common_proto_enumTypes[5]
+	return &file_common_v1_common_proto_enumTypes[6]
 }
 
 func (x DecisionKind) Number() protoreflect.EnumNumber {
@@ -357,7 +412,7 @@ func (x DecisionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DecisionKind.Descriptor instead.
 func (DecisionKind) EnumDescriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{5}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{6}
 }
 
 // Action is what a control plane asks of the engines of a group, beside its requests.
@@ -419,11 +474,11 @@ func (x Action) String() string {
 }
 
 func (Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_common_v1_common_proto_enumTypes[6].Descriptor()
+	return file_common_v1_common_proto_enumTypes[7].Descriptor()
 }
 
 func (Action) Type() protoreflect.EnumType {
-	return &file_common_v1_common_proto_enumTypes[6]
+	return &file_common_v1_common_proto_enumTypes[7]
 }
 
 func (x Action) Number() protoreflect.EnumNumber {
@@ -432,7 +487,7 @@ func (x Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Action.Descriptor instead.
 func (Action) EnumDescriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{6}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{7}
 }
 
 // Error is the detail of a gRPC status: which sentinels the error was, so that a
@@ -1406,7 +1461,9 @@ type Attach struct {
 	Draining bool `protobuf:"varint,17,opt,name=draining,proto3" json:"draining,omitempty"`
 	// It takes a Reserve before its hand-off is exported whole, and the resume packet with
 	// Admit.
-	Parts         bool `protobuf:"varint,18,opt,name=parts,proto3" json:"parts,omitempty"`
+	Parts bool `protobuf:"varint,18,opt,name=parts,proto3" json:"parts,omitempty"`
+	// By rank 0: it tells what its prefix cache holds when it is asked to.
+	TellsBlocks   bool `protobuf:"varint,19,opt,name=tells_blocks,json=tellsBlocks,proto3" json:"tells_blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1567,6 +1624,165 @@ func (x *Attach) GetParts() bool {
 	return false
 }
 
+func (x *Attach) GetTellsBlocks() bool {
+	if x != nil {
+		return x.TellsBlocks
+	}
+	return false
+}
+
+// BlockEvent is a change of what an engine's prefix cache holds.
+type BlockEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  BlockEventKind         `protobuf:"varint,1,opt,name=kind,proto3,enum=baton.common.v1.BlockEventKind" json:"kind,omitempty"`
+	// Stored: what the first block continues, 0: nothing. It may have left the cache.
+	Parent uint64 `protobuf:"fixed64,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	// At most 512, each of which continues the one before it.
+	Blocks []*StoredBlock `protobuf:"bytes,3,rep,name=blocks,proto3" json:"blocks,omitempty"`
+	// Of each block.
+	BlockTokens int32 `protobuf:"varint,4,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
+	Salt        *Salt `protobuf:"bytes,5,opt,name=salt,proto3" json:"salt,omitempty"`
+	// Ids, at most 512.
+	Removed []uint64 `protobuf:"fixed64,6,rep,packed,name=removed,proto3" json:"removed,omitempty"`
+	// Cleared: so many events are not told, since somebody was too slow for them.
+	Lost          uint64 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockEvent) Reset() {
+	*x = BlockEvent{}
+	mi := &file_common_v1_common_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockEvent) ProtoMessage() {}
+
+func (x *BlockEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockEvent.ProtoReflect.Descriptor instead.
+func (*BlockEvent) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *BlockEvent) GetKind() BlockEventKind {
+	if x != nil {
+		return x.Kind
+	}
+	return BlockEventKind_BLOCK_EVENT_KIND_UNSPECIFIED
+}
+
+func (x *BlockEvent) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *BlockEvent) GetBlocks() []*StoredBlock {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *BlockEvent) GetBlockTokens() int32 {
+	if x != nil {
+		return x.BlockTokens
+	}
+	return 0
+}
+
+func (x *BlockEvent) GetSalt() *Salt {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
+func (x *BlockEvent) GetRemoved() []uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *BlockEvent) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// StoredBlock is a complete block.
+type StoredBlock struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The engine's name of its content and of all before it; not 0.
+	Id            uint64  `protobuf:"fixed64,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tokens        []int32 `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredBlock) Reset() {
+	*x = StoredBlock{}
+	mi := &file_common_v1_common_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredBlock) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredBlock) ProtoMessage() {}
+
+func (x *StoredBlock) ProtoReflect() protoreflect.Message {
+	mi := &file_common_v1_common_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredBlock.ProtoReflect.Descriptor instead.
+func (*StoredBlock) Descriptor() ([]byte, []int) {
+	return file_common_v1_common_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StoredBlock) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *StoredBlock) GetTokens() []int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
 // Salt is what tells two prompts of equal tokens apart in a prefix cache.
 type Salt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1582,7 +1798,7 @@ type Salt struct {
 
 func (x *Salt) Reset() {
 	*x = Salt{}
-	mi := &file_common_v1_common_proto_msgTypes[15]
+	mi := &file_common_v1_common_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1810,7 @@ func (x *Salt) String() string {
 func (*Salt) ProtoMessage() {}
 
 func (x *Salt) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[15]
+	mi := &file_common_v1_common_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1823,7 @@ func (x *Salt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Salt.ProtoReflect.Descriptor instead.
 func (*Salt) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{15}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Salt) GetLora() string {
@@ -1648,7 +1864,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_common_v1_common_proto_msgTypes[16]
+	mi := &file_common_v1_common_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1876,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[16]
+	mi := &file_common_v1_common_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1889,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{16}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Resume) GetTokens() []int32 {
@@ -1731,7 +1947,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_common_v1_common_proto_msgTypes[17]
+	mi := &file_common_v1_common_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1959,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[17]
+	mi := &file_common_v1_common_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1972,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{17}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Manifest) GetId() *HandoffID {
@@ -1853,7 +2069,7 @@ type PinInfo struct {
 
 func (x *PinInfo) Reset() {
 	*x = PinInfo{}
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2081,7 @@ func (x *PinInfo) String() string {
 func (*PinInfo) ProtoMessage() {}
 
 func (x *PinInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[18]
+	mi := &file_common_v1_common_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2094,7 @@ func (x *PinInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinInfo.ProtoReflect.Descriptor instead.
 func (*PinInfo) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{18}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PinInfo) GetRank() int32 {
@@ -1951,7 +2167,7 @@ type Sums struct {
 
 func (x *Sums) Reset() {
 	*x = Sums{}
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2179,7 @@ func (x *Sums) String() string {
 func (*Sums) ProtoMessage() {}
 
 func (x *Sums) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[19]
+	mi := &file_common_v1_common_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2192,7 @@ func (x *Sums) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sums.ProtoReflect.Descriptor instead.
 func (*Sums) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{19}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Sums) GetMode() uint32 {
@@ -2019,7 +2235,7 @@ type SumPart struct {
 
 func (x *SumPart) Reset() {
 	*x = SumPart{}
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2247,7 @@ func (x *SumPart) String() string {
 func (*SumPart) ProtoMessage() {}
 
 func (x *SumPart) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[20]
+	mi := &file_common_v1_common_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2260,7 @@ func (x *SumPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SumPart.ProtoReflect.Descriptor instead.
 func (*SumPart) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{20}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SumPart) GetState() int32 {
@@ -2102,7 +2318,7 @@ type Reach struct {
 
 func (x *Reach) Reset() {
 	*x = Reach{}
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2330,7 @@ func (x *Reach) String() string {
 func (*Reach) ProtoMessage() {}
 
 func (x *Reach) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[21]
+	mi := &file_common_v1_common_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2343,7 @@ func (x *Reach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reach.ProtoReflect.Descriptor instead.
 func (*Reach) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{21}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Reach) GetTokens() int32 {
@@ -2166,7 +2382,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2394,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[22]
+	mi := &file_common_v1_common_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2407,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{22}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Extent) GetMore() bool {
@@ -2255,7 +2471,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2483,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[23]
+	mi := &file_common_v1_common_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2496,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{23}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Decision) GetN() uint64 {
@@ -2433,7 +2649,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2661,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[24]
+	mi := &file_common_v1_common_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2674,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{24}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Reserved) GetN() uint64 {
@@ -2530,7 +2746,7 @@ type LifecycleAck struct {
 
 func (x *LifecycleAck) Reset() {
 	*x = LifecycleAck{}
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2758,7 @@ func (x *LifecycleAck) String() string {
 func (*LifecycleAck) ProtoMessage() {}
 
 func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[25]
+	mi := &file_common_v1_common_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2771,7 @@ func (x *LifecycleAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleAck.ProtoReflect.Descriptor instead.
 func (*LifecycleAck) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{25}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LifecycleAck) GetN() uint64 {
@@ -2588,7 +2804,7 @@ type Import struct {
 
 func (x *Import) Reset() {
 	*x = Import{}
-	mi := &file_common_v1_common_proto_msgTypes[26]
+	mi := &file_common_v1_common_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2816,7 @@ func (x *Import) String() string {
 func (*Import) ProtoMessage() {}
 
 func (x *Import) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[26]
+	mi := &file_common_v1_common_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2613,7 +2829,7 @@ func (x *Import) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Import.ProtoReflect.Descriptor instead.
 func (*Import) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{26}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Import) GetLabel() string {
@@ -2660,7 +2876,7 @@ type Imported struct {
 
 func (x *Imported) Reset() {
 	*x = Imported{}
-	mi := &file_common_v1_common_proto_msgTypes[27]
+	mi := &file_common_v1_common_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2888,7 @@ func (x *Imported) String() string {
 func (*Imported) ProtoMessage() {}
 
 func (x *Imported) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[27]
+	mi := &file_common_v1_common_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2901,7 @@ func (x *Imported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Imported.ProtoReflect.Descriptor instead.
 func (*Imported) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{27}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Imported) GetLabel() string {
@@ -2745,7 +2961,7 @@ type Phases struct {
 
 func (x *Phases) Reset() {
 	*x = Phases{}
-	mi := &file_common_v1_common_proto_msgTypes[28]
+	mi := &file_common_v1_common_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2973,7 @@ func (x *Phases) String() string {
 func (*Phases) ProtoMessage() {}
 
 func (x *Phases) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[28]
+	mi := &file_common_v1_common_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2986,7 @@ func (x *Phases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phases.ProtoReflect.Descriptor instead.
 func (*Phases) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{28}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Phases) GetOpenNs() int64 {
@@ -2829,7 +3045,7 @@ type Transport struct {
 
 func (x *Transport) Reset() {
 	*x = Transport{}
-	mi := &file_common_v1_common_proto_msgTypes[29]
+	mi := &file_common_v1_common_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2841,7 +3057,7 @@ func (x *Transport) String() string {
 func (*Transport) ProtoMessage() {}
 
 func (x *Transport) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[29]
+	mi := &file_common_v1_common_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2854,7 +3070,7 @@ func (x *Transport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transport.ProtoReflect.Descriptor instead.
 func (*Transport) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{29}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Transport) GetName() string {
@@ -2900,7 +3116,7 @@ type LinkEnd struct {
 
 func (x *LinkEnd) Reset() {
 	*x = LinkEnd{}
-	mi := &file_common_v1_common_proto_msgTypes[30]
+	mi := &file_common_v1_common_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3128,7 @@ func (x *LinkEnd) String() string {
 func (*LinkEnd) ProtoMessage() {}
 
 func (x *LinkEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[30]
+	mi := &file_common_v1_common_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3141,7 @@ func (x *LinkEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkEnd.ProtoReflect.Descriptor instead.
 func (*LinkEnd) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{30}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LinkEnd) GetTransports() []*Transport {
@@ -3011,7 +3227,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_common_v1_common_proto_msgTypes[31]
+	mi := &file_common_v1_common_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3239,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_common_v1_common_proto_msgTypes[31]
+	mi := &file_common_v1_common_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3252,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_common_v1_common_proto_rawDescGZIP(), []int{31}
+	return file_common_v1_common_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Link) GetReader() *Member {
@@ -3219,7 +3435,7 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\tGPUMemory\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x16\n" +
 	"\x06handle\x18\x02 \x01(\fR\x06handle\x12\x16\n" +
-	"\x06chunks\x18\x03 \x03(\x03R\x06chunks\"\xa5\x05\n" +
+	"\x06chunks\x18\x03 \x03(\x03R\x06chunks\"\xc8\x05\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x12\n" +
@@ -3239,7 +3455,20 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\aimports\x18\x0f \x03(\tR\aimports\x128\n" +
 	"\aweights\x18\x10 \x01(\x0e2\x1e.baton.common.v1.WeightsPolicyR\aweights\x12\x1a\n" +
 	"\bdraining\x18\x11 \x01(\bR\bdraining\x12\x14\n" +
-	"\x05parts\x18\x12 \x01(\bR\x05parts\"N\n" +
+	"\x05parts\x18\x12 \x01(\bR\x05parts\x12!\n" +
+	"\ftells_blocks\x18\x13 \x01(\bR\vtellsBlocks\"\x8b\x02\n" +
+	"\n" +
+	"BlockEvent\x123\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1f.baton.common.v1.BlockEventKindR\x04kind\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x06R\x06parent\x124\n" +
+	"\x06blocks\x18\x03 \x03(\v2\x1c.baton.common.v1.StoredBlockR\x06blocks\x12!\n" +
+	"\fblock_tokens\x18\x04 \x01(\x05R\vblockTokens\x12)\n" +
+	"\x04salt\x18\x05 \x01(\v2\x15.baton.common.v1.SaltR\x04salt\x12\x18\n" +
+	"\aremoved\x18\x06 \x03(\x06R\aremoved\x12\x12\n" +
+	"\x04lost\x18\a \x01(\x04R\x04lost\"5\n" +
+	"\vStoredBlock\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x06R\x02id\x12\x16\n" +
+	"\x06tokens\x18\x02 \x03(\x05R\x06tokens\"N\n" +
 	"\x04Salt\x12\x12\n" +
 	"\x04lora\x18\x01 \x01(\tR\x04lora\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -3396,7 +3625,12 @@ const file_common_v1_common_proto_rawDesc = "" +
 	"\x06OnDown\x12\x17\n" +
 	"\x13ON_DOWN_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fON_DOWN_FAIL\x10\x01\x12\x15\n" +
-	"\x11ON_DOWN_RECOMPUTE\x10\x02*d\n" +
+	"\x11ON_DOWN_RECOMPUTE\x10\x02*\x8b\x01\n" +
+	"\x0eBlockEventKind\x12 \n" +
+	"\x1cBLOCK_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17BLOCK_EVENT_KIND_STORED\x10\x01\x12\x1c\n" +
+	"\x18BLOCK_EVENT_KIND_REMOVED\x10\x02\x12\x1c\n" +
+	"\x18BLOCK_EVENT_KIND_CLEARED\x10\x03*d\n" +
 	"\rWeightsPolicy\x12\x1e\n" +
 	"\x1aWEIGHTS_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WEIGHTS_POLICY_REFUSE\x10\x01\x12\x18\n" +
@@ -3434,94 +3668,100 @@ func file_common_v1_common_proto_rawDescGZIP() []byte {
 	return file_common_v1_common_proto_rawDescData
 }
 
-var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_common_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_common_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_common_v1_common_proto_goTypes = []any{
 	(Paging)(0),           // 0: baton.common.v1.Paging
 	(DType)(0),            // 1: baton.common.v1.DType
 	(Scheduler)(0),        // 2: baton.common.v1.Scheduler
 	(OnDown)(0),           // 3: baton.common.v1.OnDown
-	(WeightsPolicy)(0),    // 4: baton.common.v1.WeightsPolicy
-	(DecisionKind)(0),     // 5: baton.common.v1.DecisionKind
-	(Action)(0),           // 6: baton.common.v1.Action
-	(*Error)(nil),         // 7: baton.common.v1.Error
-	(*Member)(nil),        // 8: baton.common.v1.Member
-	(*HandoffID)(nil),     // 9: baton.common.v1.HandoffID
-	(*Importer)(nil),      // 10: baton.common.v1.Importer
-	(*Span)(nil),          // 11: baton.common.v1.Span
-	(*Box)(nil),           // 12: baton.common.v1.Box
-	(*State)(nil),         // 13: baton.common.v1.State
-	(*Model)(nil),         // 14: baton.common.v1.Model
-	(*View)(nil),          // 15: baton.common.v1.View
-	(*Shard)(nil),         // 16: baton.common.v1.Shard
-	(*ModelIdentity)(nil), // 17: baton.common.v1.ModelIdentity
-	(*Capacity)(nil),      // 18: baton.common.v1.Capacity
-	(*BufferDecl)(nil),    // 19: baton.common.v1.BufferDecl
-	(*GPUMemory)(nil),     // 20: baton.common.v1.GPUMemory
-	(*Attach)(nil),        // 21: baton.common.v1.Attach
-	(*Salt)(nil),          // 22: baton.common.v1.Salt
-	(*Resume)(nil),        // 23: baton.common.v1.Resume
-	(*Manifest)(nil),      // 24: baton.common.v1.Manifest
-	(*PinInfo)(nil),       // 25: baton.common.v1.PinInfo
-	(*Sums)(nil),          // 26: baton.common.v1.Sums
-	(*SumPart)(nil),       // 27: baton.common.v1.SumPart
-	(*Reach)(nil),         // 28: baton.common.v1.Reach
-	(*Extent)(nil),        // 29: baton.common.v1.Extent
-	(*Decision)(nil),      // 30: baton.common.v1.Decision
-	(*Reserved)(nil),      // 31: baton.common.v1.Reserved
-	(*LifecycleAck)(nil),  // 32: baton.common.v1.LifecycleAck
-	(*Import)(nil),        // 33: baton.common.v1.Import
-	(*Imported)(nil),      // 34: baton.common.v1.Imported
-	(*Phases)(nil),        // 35: baton.common.v1.Phases
-	(*Transport)(nil),     // 36: baton.common.v1.Transport
-	(*LinkEnd)(nil),       // 37: baton.common.v1.LinkEnd
-	(*Link)(nil),          // 38: baton.common.v1.Link
+	(BlockEventKind)(0),   // 4: baton.common.v1.BlockEventKind
+	(WeightsPolicy)(0),    // 5: baton.common.v1.WeightsPolicy
+	(DecisionKind)(0),     // 6: baton.common.v1.DecisionKind
+	(Action)(0),           // 7: baton.common.v1.Action
+	(*Error)(nil),         // 8: baton.common.v1.Error
+	(*Member)(nil),        // 9: baton.common.v1.Member
+	(*HandoffID)(nil),     // 10: baton.common.v1.HandoffID
+	(*Importer)(nil),      // 11: baton.common.v1.Importer
+	(*Span)(nil),          // 12: baton.common.v1.Span
+	(*Box)(nil),           // 13: baton.common.v1.Box
+	(*State)(nil),         // 14: baton.common.v1.State
+	(*Model)(nil),         // 15: baton.common.v1.Model
+	(*View)(nil),          // 16: baton.common.v1.View
+	(*Shard)(nil),         // 17: baton.common.v1.Shard
+	(*ModelIdentity)(nil), // 18: baton.common.v1.ModelIdentity
+	(*Capacity)(nil),      // 19: baton.common.v1.Capacity
+	(*BufferDecl)(nil),    // 20: baton.common.v1.BufferDecl
+	(*GPUMemory)(nil),     // 21: baton.common.v1.GPUMemory
+	(*Attach)(nil),        // 22: baton.common.v1.Attach
+	(*BlockEvent)(nil),    // 23: baton.common.v1.BlockEvent
+	(*StoredBlock)(nil),   // 24: baton.common.v1.StoredBlock
+	(*Salt)(nil),          // 25: baton.common.v1.Salt
+	(*Resume)(nil),        // 26: baton.common.v1.Resume
+	(*Manifest)(nil),      // 27: baton.common.v1.Manifest
+	(*PinInfo)(nil),       // 28: baton.common.v1.PinInfo
+	(*Sums)(nil),          // 29: baton.common.v1.Sums
+	(*SumPart)(nil),       // 30: baton.common.v1.SumPart
+	(*Reach)(nil),         // 31: baton.common.v1.Reach
+	(*Extent)(nil),        // 32: baton.common.v1.Extent
+	(*Decision)(nil),      // 33: baton.common.v1.Decision
+	(*Reserved)(nil),      // 34: baton.common.v1.Reserved
+	(*LifecycleAck)(nil),  // 35: baton.common.v1.LifecycleAck
+	(*Import)(nil),        // 36: baton.common.v1.Import
+	(*Imported)(nil),      // 37: baton.common.v1.Imported
+	(*Phases)(nil),        // 38: baton.common.v1.Phases
+	(*Transport)(nil),     // 39: baton.common.v1.Transport
+	(*LinkEnd)(nil),       // 40: baton.common.v1.LinkEnd
+	(*Link)(nil),          // 41: baton.common.v1.Link
 }
 var file_common_v1_common_proto_depIdxs = []int32{
-	11, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
-	11, // 1: baton.common.v1.Box.units:type_name -> baton.common.v1.Span
+	12, // 0: baton.common.v1.Box.layers:type_name -> baton.common.v1.Span
+	12, // 1: baton.common.v1.Box.units:type_name -> baton.common.v1.Span
 	0,  // 2: baton.common.v1.State.paging:type_name -> baton.common.v1.Paging
-	13, // 3: baton.common.v1.Model.states:type_name -> baton.common.v1.State
-	12, // 4: baton.common.v1.Shard.box:type_name -> baton.common.v1.Box
+	14, // 3: baton.common.v1.Model.states:type_name -> baton.common.v1.State
+	13, // 4: baton.common.v1.Shard.box:type_name -> baton.common.v1.Box
 	1,  // 5: baton.common.v1.Shard.dtype:type_name -> baton.common.v1.DType
-	15, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
-	14, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
-	20, // 8: baton.common.v1.BufferDecl.gpu:type_name -> baton.common.v1.GPUMemory
-	17, // 9: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
-	16, // 10: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
-	19, // 11: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
-	18, // 12: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
+	16, // 6: baton.common.v1.Shard.view:type_name -> baton.common.v1.View
+	15, // 7: baton.common.v1.ModelIdentity.layout:type_name -> baton.common.v1.Model
+	21, // 8: baton.common.v1.BufferDecl.gpu:type_name -> baton.common.v1.GPUMemory
+	18, // 9: baton.common.v1.Attach.model:type_name -> baton.common.v1.ModelIdentity
+	17, // 10: baton.common.v1.Attach.shards:type_name -> baton.common.v1.Shard
+	20, // 11: baton.common.v1.Attach.buffers:type_name -> baton.common.v1.BufferDecl
+	19, // 12: baton.common.v1.Attach.capacity:type_name -> baton.common.v1.Capacity
 	2,  // 13: baton.common.v1.Attach.scheduler:type_name -> baton.common.v1.Scheduler
 	3,  // 14: baton.common.v1.Attach.on_down:type_name -> baton.common.v1.OnDown
-	30, // 15: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
-	4,  // 16: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
-	9,  // 17: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
-	23, // 18: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
-	26, // 19: baton.common.v1.PinInfo.sums:type_name -> baton.common.v1.Sums
-	27, // 20: baton.common.v1.Sums.parts:type_name -> baton.common.v1.SumPart
-	12, // 21: baton.common.v1.SumPart.box:type_name -> baton.common.v1.Box
-	11, // 22: baton.common.v1.SumPart.tokens:type_name -> baton.common.v1.Span
-	1,  // 23: baton.common.v1.SumPart.dtype:type_name -> baton.common.v1.DType
-	28, // 24: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
-	5,  // 25: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
-	9,  // 26: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
-	23, // 27: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
-	8,  // 28: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
-	25, // 29: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
-	6,  // 30: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
-	29, // 31: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
-	7,  // 32: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
-	24, // 33: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
-	9,  // 34: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
-	35, // 35: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
-	36, // 36: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
-	8,  // 37: baton.common.v1.Link.reader:type_name -> baton.common.v1.Member
-	8,  // 38: baton.common.v1.Link.peer:type_name -> baton.common.v1.Member
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	33, // 15: baton.common.v1.Attach.decisions:type_name -> baton.common.v1.Decision
+	5,  // 16: baton.common.v1.Attach.weights:type_name -> baton.common.v1.WeightsPolicy
+	4,  // 17: baton.common.v1.BlockEvent.kind:type_name -> baton.common.v1.BlockEventKind
+	24, // 18: baton.common.v1.BlockEvent.blocks:type_name -> baton.common.v1.StoredBlock
+	25, // 19: baton.common.v1.BlockEvent.salt:type_name -> baton.common.v1.Salt
+	10, // 20: baton.common.v1.Manifest.id:type_name -> baton.common.v1.HandoffID
+	26, // 21: baton.common.v1.Manifest.resume:type_name -> baton.common.v1.Resume
+	29, // 22: baton.common.v1.PinInfo.sums:type_name -> baton.common.v1.Sums
+	30, // 23: baton.common.v1.Sums.parts:type_name -> baton.common.v1.SumPart
+	13, // 24: baton.common.v1.SumPart.box:type_name -> baton.common.v1.Box
+	12, // 25: baton.common.v1.SumPart.tokens:type_name -> baton.common.v1.Span
+	1,  // 26: baton.common.v1.SumPart.dtype:type_name -> baton.common.v1.DType
+	31, // 27: baton.common.v1.Extent.reach:type_name -> baton.common.v1.Reach
+	6,  // 28: baton.common.v1.Decision.kind:type_name -> baton.common.v1.DecisionKind
+	10, // 29: baton.common.v1.Decision.id:type_name -> baton.common.v1.HandoffID
+	26, // 30: baton.common.v1.Decision.resume:type_name -> baton.common.v1.Resume
+	9,  // 31: baton.common.v1.Decision.members:type_name -> baton.common.v1.Member
+	28, // 32: baton.common.v1.Decision.sources:type_name -> baton.common.v1.PinInfo
+	7,  // 33: baton.common.v1.Decision.action:type_name -> baton.common.v1.Action
+	32, // 34: baton.common.v1.Decision.extent:type_name -> baton.common.v1.Extent
+	8,  // 35: baton.common.v1.LifecycleAck.error:type_name -> baton.common.v1.Error
+	27, // 36: baton.common.v1.Import.manifest:type_name -> baton.common.v1.Manifest
+	10, // 37: baton.common.v1.Imported.id:type_name -> baton.common.v1.HandoffID
+	38, // 38: baton.common.v1.Imported.phases:type_name -> baton.common.v1.Phases
+	39, // 39: baton.common.v1.LinkEnd.transports:type_name -> baton.common.v1.Transport
+	9,  // 40: baton.common.v1.Link.reader:type_name -> baton.common.v1.Member
+	9,  // 41: baton.common.v1.Link.peer:type_name -> baton.common.v1.Member
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_common_v1_common_proto_init() }
@@ -3534,8 +3774,8 @@ func file_common_v1_common_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_common_v1_common_proto_rawDesc), len(file_common_v1_common_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   32,
+			NumEnums:      8,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -43,6 +43,7 @@ type FromEngine struct {
 	//	*FromEngine_Fenced
 	//	*FromEngine_LifecycleAck
 	//	*FromEngine_ExportPart
+	//	*FromEngine_BlockEvents
 	Message       isFromEngine_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -211,6 +212,15 @@ func (x *FromEngine) GetExportPart() *ExportPart {
 	return nil
 }
 
+func (x *FromEngine) GetBlockEvents() *BlockEvents {
+	if x != nil {
+		if x, ok := x.Message.(*FromEngine_BlockEvents); ok {
+			return x.BlockEvents
+		}
+	}
+	return nil
+}
+
 type isFromEngine_Message interface {
 	isFromEngine_Message()
 }
@@ -271,6 +281,10 @@ type FromEngine_ExportPart struct {
 	ExportPart *ExportPart `protobuf:"bytes,15,opt,name=export_part,json=exportPart,proto3,oneof"`
 }
 
+type FromEngine_BlockEvents struct {
+	BlockEvents *BlockEvents `protobuf:"bytes,16,opt,name=block_events,json=blockEvents,proto3,oneof"`
+}
+
 func (*FromEngine_Attach) isFromEngine_Message() {}
 
 func (*FromEngine_BuffersReady) isFromEngine_Message() {}
@@ -299,6 +313,8 @@ func (*FromEngine_LifecycleAck) isFromEngine_Message() {}
 
 func (*FromEngine_ExportPart) isFromEngine_Message() {}
 
+func (*FromEngine_BlockEvents) isFromEngine_Message() {}
+
 type ToEngine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -311,6 +327,7 @@ type ToEngine struct {
 	//	*ToEngine_UnpinExport
 	//	*ToEngine_Imported
 	//	*ToEngine_Failed
+	//	*ToEngine_TellBlocks
 	Message       isToEngine_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,6 +442,15 @@ func (x *ToEngine) GetFailed() *Failed {
 	return nil
 }
 
+func (x *ToEngine) GetTellBlocks() *TellBlocks {
+	if x != nil {
+		if x, ok := x.Message.(*ToEngine_TellBlocks); ok {
+			return x.TellBlocks
+		}
+	}
+	return nil
+}
+
 type isToEngine_Message interface {
 	isToEngine_Message()
 }
@@ -461,6 +487,10 @@ type ToEngine_Failed struct {
 	Failed *Failed `protobuf:"bytes,9,opt,name=failed,proto3,oneof"`
 }
 
+type ToEngine_TellBlocks struct {
+	TellBlocks *TellBlocks `protobuf:"bytes,10,opt,name=tell_blocks,json=tellBlocks,proto3,oneof"`
+}
+
 func (*ToEngine_Attached) isToEngine_Message() {}
 
 func (*ToEngine_MoverStarted) isToEngine_Message() {}
@@ -476,6 +506,8 @@ func (*ToEngine_UnpinExport) isToEngine_Message() {}
 func (*ToEngine_Imported) isToEngine_Message() {}
 
 func (*ToEngine_Failed) isToEngine_Message() {}
+
+func (*ToEngine_TellBlocks) isToEngine_Message() {}
 
 // BuffersReady says that the descriptor of every declared buffer was sent and acknowledged.
 type BuffersReady struct {
@@ -1098,6 +1130,53 @@ func (x *ReleaseExport) GetLabel() string {
 	return ""
 }
 
+// BlockEvents tells what changed in the prefix cache, in order: by rank 0 of an engine that
+// tells blocks, between tell_blocks on and off.
+type BlockEvents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 4,096.
+	Events        []*v1.BlockEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockEvents) Reset() {
+	*x = BlockEvents{}
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockEvents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockEvents) ProtoMessage() {}
+
+func (x *BlockEvents) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockEvents.ProtoReflect.Descriptor instead.
+func (*BlockEvents) Descriptor() ([]byte, []int) {
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BlockEvents) GetEvents() []*v1.BlockEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
 // Attached answers Attach.
 type Attached struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1111,7 +1190,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1202,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[12]
+	mi := &file_engine_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1215,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Attached) GetIncarnation() uint64 {
@@ -1164,7 +1243,7 @@ type MoverStarted struct {
 
 func (x *MoverStarted) Reset() {
 	*x = MoverStarted{}
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1255,7 @@ func (x *MoverStarted) String() string {
 func (*MoverStarted) ProtoMessage() {}
 
 func (x *MoverStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[13]
+	mi := &file_engine_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1268,7 @@ func (x *MoverStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoverStarted.ProtoReflect.Descriptor instead.
 func (*MoverStarted) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MoverStarted) GetPid() int32 {
@@ -1212,7 +1291,7 @@ type Exported struct {
 
 func (x *Exported) Reset() {
 	*x = Exported{}
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1303,7 @@ func (x *Exported) String() string {
 func (*Exported) ProtoMessage() {}
 
 func (x *Exported) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[14]
+	mi := &file_engine_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1316,7 @@ func (x *Exported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exported.ProtoReflect.Descriptor instead.
 func (*Exported) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Exported) GetLabel() string {
@@ -1272,7 +1351,7 @@ type Through struct {
 
 func (x *Through) Reset() {
 	*x = Through{}
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_engine_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1363,7 @@ func (x *Through) String() string {
 func (*Through) ProtoMessage() {}
 
 func (x *Through) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[15]
+	mi := &file_engine_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1376,7 @@ func (x *Through) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Through.ProtoReflect.Descriptor instead.
 func (*Through) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Through) GetN() uint64 {
@@ -1319,7 +1398,7 @@ type UnpinExport struct {
 
 func (x *UnpinExport) Reset() {
 	*x = UnpinExport{}
-	mi := &file_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_engine_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1410,7 @@ func (x *UnpinExport) String() string {
 func (*UnpinExport) ProtoMessage() {}
 
 func (x *UnpinExport) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[16]
+	mi := &file_engine_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1423,7 @@ func (x *UnpinExport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinExport.ProtoReflect.Descriptor instead.
 func (*UnpinExport) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UnpinExport) GetLabel() string {
@@ -1374,7 +1453,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_engine_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1465,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_v1_engine_proto_msgTypes[17]
+	mi := &file_engine_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1478,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_engine_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Failed) GetLabel() string {
@@ -1423,11 +1502,57 @@ func (x *Failed) GetSourceSafe() bool {
 	return false
 }
 
+// TellBlocks asks rank 0's engine to tell what its prefix cache holds: with on it says
+// cleared, then everything, then each change. It comes only where Attach said tells_blocks.
+type TellBlocks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	On            bool                   `protobuf:"varint,1,opt,name=on,proto3" json:"on,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellBlocks) Reset() {
+	*x = TellBlocks{}
+	mi := &file_engine_v1_engine_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellBlocks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellBlocks) ProtoMessage() {}
+
+func (x *TellBlocks) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_v1_engine_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellBlocks.ProtoReflect.Descriptor instead.
+func (*TellBlocks) Descriptor() ([]byte, []int) {
+	return file_engine_v1_engine_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TellBlocks) GetOn() bool {
+	if x != nil {
+		return x.On
+	}
+	return false
+}
+
 var File_engine_v1_engine_proto protoreflect.FileDescriptor
 
 const file_engine_v1_engine_proto_rawDesc = "" +
 	"\n" +
-	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\xd5\x06\n" +
+	"\x16engine/v1/engine.proto\x12\x0fbaton.engine.v1\x1a\x16common/v1/common.proto\"\x98\a\n" +
 	"\n" +
 	"FromEngine\x121\n" +
 	"\x06attach\x18\x01 \x01(\v2\x17.baton.common.v1.AttachH\x00R\x06attach\x12D\n" +
@@ -1444,9 +1569,10 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\x06fenced\x18\r \x01(\v2\x17.baton.engine.v1.FencedH\x00R\x06fenced\x12D\n" +
 	"\rlifecycle_ack\x18\x0e \x01(\v2\x1d.baton.common.v1.LifecycleAckH\x00R\flifecycleAck\x12>\n" +
 	"\vexport_part\x18\x0f \x01(\v2\x1b.baton.engine.v1.ExportPartH\x00R\n" +
-	"exportPartB\t\n" +
+	"exportPart\x12A\n" +
+	"\fblock_events\x18\x10 \x01(\v2\x1c.baton.engine.v1.BlockEventsH\x00R\vblockEventsB\t\n" +
 	"\amessageJ\x04\b\n" +
-	"\x10\v\"\xf1\x03\n" +
+	"\x10\v\"\xb1\x04\n" +
 	"\bToEngine\x127\n" +
 	"\battached\x18\x01 \x01(\v2\x19.baton.engine.v1.AttachedH\x00R\battached\x12D\n" +
 	"\rmover_started\x18\x02 \x01(\v2\x1d.baton.engine.v1.MoverStartedH\x00R\fmoverStarted\x127\n" +
@@ -1455,7 +1581,10 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\athrough\x18\x05 \x01(\v2\x18.baton.engine.v1.ThroughH\x00R\athrough\x12A\n" +
 	"\funpin_export\x18\a \x01(\v2\x1c.baton.engine.v1.UnpinExportH\x00R\vunpinExport\x127\n" +
 	"\bimported\x18\b \x01(\v2\x19.baton.common.v1.ImportedH\x00R\bimported\x121\n" +
-	"\x06failed\x18\t \x01(\v2\x17.baton.engine.v1.FailedH\x00R\x06failedB\t\n" +
+	"\x06failed\x18\t \x01(\v2\x17.baton.engine.v1.FailedH\x00R\x06failed\x12>\n" +
+	"\vtell_blocks\x18\n" +
+	" \x01(\v2\x1b.baton.engine.v1.TellBlocksH\x00R\n" +
+	"tellBlocksB\t\n" +
 	"\amessageJ\x04\b\x06\x10\a\"\x0e\n" +
 	"\fBuffersReady\" \n" +
 	"\bAnnounce\x12\x14\n" +
@@ -1497,7 +1626,9 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\vAbortImport\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\"%\n" +
 	"\rReleaseExport\x12\x14\n" +
-	"\x05label\x18\x01 \x01(\tR\x05label\"C\n" +
+	"\x05label\x18\x01 \x01(\tR\x05label\"B\n" +
+	"\vBlockEvents\x123\n" +
+	"\x06events\x18\x01 \x03(\v2\x1b.baton.common.v1.BlockEventR\x06events\"C\n" +
 	"\bAttached\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x15\n" +
 	"\x06fd_key\x18\x02 \x01(\x06R\x05fdKey\" \n" +
@@ -1516,7 +1647,10 @@ const file_engine_v1_engine_proto_rawDesc = "" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12,\n" +
 	"\x05error\x18\x02 \x01(\v2\x16.baton.common.v1.ErrorR\x05error\x12\x1f\n" +
 	"\vsource_safe\x18\x03 \x01(\bR\n" +
-	"sourceSafe2O\n" +
+	"sourceSafe\"\x1c\n" +
+	"\n" +
+	"TellBlocks\x12\x0e\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on2O\n" +
 	"\x06Engine\x12E\n" +
 	"\aSession\x12\x1b.baton.engine.v1.FromEngine\x1a\x19.baton.engine.v1.ToEngine(\x010\x01B3Z1github.com/batonkv/baton/proto/engine/v1;enginev1b\x06proto3"
 
@@ -1532,7 +1666,7 @@ func file_engine_v1_engine_proto_rawDescGZIP() []byte {
 	return file_engine_v1_engine_proto_rawDescData
 }
 
-var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_engine_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_engine_v1_engine_proto_goTypes = []any{
 	(*FromEngine)(nil),      // 0: baton.engine.v1.FromEngine
 	(*ToEngine)(nil),        // 1: baton.engine.v1.ToEngine
@@ -1546,62 +1680,68 @@ var file_engine_v1_engine_proto_goTypes = []any{
 	(*Freed)(nil),           // 9: baton.engine.v1.Freed
 	(*AbortImport)(nil),     // 10: baton.engine.v1.AbortImport
 	(*ReleaseExport)(nil),   // 11: baton.engine.v1.ReleaseExport
-	(*Attached)(nil),        // 12: baton.engine.v1.Attached
-	(*MoverStarted)(nil),    // 13: baton.engine.v1.MoverStarted
-	(*Exported)(nil),        // 14: baton.engine.v1.Exported
-	(*Through)(nil),         // 15: baton.engine.v1.Through
-	(*UnpinExport)(nil),     // 16: baton.engine.v1.UnpinExport
-	(*Failed)(nil),          // 17: baton.engine.v1.Failed
-	(*v1.Attach)(nil),       // 18: baton.common.v1.Attach
-	(*v1.Import)(nil),       // 19: baton.common.v1.Import
-	(*v1.Reserved)(nil),     // 20: baton.common.v1.Reserved
-	(*v1.LifecycleAck)(nil), // 21: baton.common.v1.LifecycleAck
-	(*v1.Decision)(nil),     // 22: baton.common.v1.Decision
-	(*v1.Imported)(nil),     // 23: baton.common.v1.Imported
-	(*v1.Resume)(nil),       // 24: baton.common.v1.Resume
-	(*v1.Salt)(nil),         // 25: baton.common.v1.Salt
-	(*v1.Reach)(nil),        // 26: baton.common.v1.Reach
-	(*v1.Manifest)(nil),     // 27: baton.common.v1.Manifest
-	(*v1.HandoffID)(nil),    // 28: baton.common.v1.HandoffID
-	(*v1.Error)(nil),        // 29: baton.common.v1.Error
+	(*BlockEvents)(nil),     // 12: baton.engine.v1.BlockEvents
+	(*Attached)(nil),        // 13: baton.engine.v1.Attached
+	(*MoverStarted)(nil),    // 14: baton.engine.v1.MoverStarted
+	(*Exported)(nil),        // 15: baton.engine.v1.Exported
+	(*Through)(nil),         // 16: baton.engine.v1.Through
+	(*UnpinExport)(nil),     // 17: baton.engine.v1.UnpinExport
+	(*Failed)(nil),          // 18: baton.engine.v1.Failed
+	(*TellBlocks)(nil),      // 19: baton.engine.v1.TellBlocks
+	(*v1.Attach)(nil),       // 20: baton.common.v1.Attach
+	(*v1.Import)(nil),       // 21: baton.common.v1.Import
+	(*v1.Reserved)(nil),     // 22: baton.common.v1.Reserved
+	(*v1.LifecycleAck)(nil), // 23: baton.common.v1.LifecycleAck
+	(*v1.Decision)(nil),     // 24: baton.common.v1.Decision
+	(*v1.Imported)(nil),     // 25: baton.common.v1.Imported
+	(*v1.Resume)(nil),       // 26: baton.common.v1.Resume
+	(*v1.Salt)(nil),         // 27: baton.common.v1.Salt
+	(*v1.Reach)(nil),        // 28: baton.common.v1.Reach
+	(*v1.BlockEvent)(nil),   // 29: baton.common.v1.BlockEvent
+	(*v1.Manifest)(nil),     // 30: baton.common.v1.Manifest
+	(*v1.HandoffID)(nil),    // 31: baton.common.v1.HandoffID
+	(*v1.Error)(nil),        // 32: baton.common.v1.Error
 }
 var file_engine_v1_engine_proto_depIdxs = []int32{
-	18, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
+	20, // 0: baton.engine.v1.FromEngine.attach:type_name -> baton.common.v1.Attach
 	2,  // 1: baton.engine.v1.FromEngine.buffers_ready:type_name -> baton.engine.v1.BuffersReady
 	3,  // 2: baton.engine.v1.FromEngine.announce:type_name -> baton.engine.v1.Announce
 	4,  // 3: baton.engine.v1.FromEngine.export:type_name -> baton.engine.v1.Export
-	19, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
+	21, // 4: baton.engine.v1.FromEngine.import_request:type_name -> baton.common.v1.Import
 	7,  // 5: baton.engine.v1.FromEngine.held:type_name -> baton.engine.v1.Held
 	8,  // 6: baton.engine.v1.FromEngine.applied:type_name -> baton.engine.v1.Applied
-	20, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
+	22, // 7: baton.engine.v1.FromEngine.reserved:type_name -> baton.common.v1.Reserved
 	9,  // 8: baton.engine.v1.FromEngine.freed:type_name -> baton.engine.v1.Freed
 	10, // 9: baton.engine.v1.FromEngine.abort_import:type_name -> baton.engine.v1.AbortImport
 	11, // 10: baton.engine.v1.FromEngine.release_export:type_name -> baton.engine.v1.ReleaseExport
 	6,  // 11: baton.engine.v1.FromEngine.fenced:type_name -> baton.engine.v1.Fenced
-	21, // 12: baton.engine.v1.FromEngine.lifecycle_ack:type_name -> baton.common.v1.LifecycleAck
+	23, // 12: baton.engine.v1.FromEngine.lifecycle_ack:type_name -> baton.common.v1.LifecycleAck
 	5,  // 13: baton.engine.v1.FromEngine.export_part:type_name -> baton.engine.v1.ExportPart
-	12, // 14: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
-	13, // 15: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
-	14, // 16: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
-	22, // 17: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
-	15, // 18: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
-	16, // 19: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
-	23, // 20: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
-	17, // 21: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
-	24, // 22: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
-	25, // 23: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
-	26, // 24: baton.engine.v1.ExportPart.reach:type_name -> baton.common.v1.Reach
-	25, // 25: baton.engine.v1.ExportPart.salt:type_name -> baton.common.v1.Salt
-	27, // 26: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
-	28, // 27: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
-	29, // 28: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
-	0,  // 29: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
-	1,  // 30: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
-	30, // [30:31] is the sub-list for method output_type
-	29, // [29:30] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	12, // 14: baton.engine.v1.FromEngine.block_events:type_name -> baton.engine.v1.BlockEvents
+	13, // 15: baton.engine.v1.ToEngine.attached:type_name -> baton.engine.v1.Attached
+	14, // 16: baton.engine.v1.ToEngine.mover_started:type_name -> baton.engine.v1.MoverStarted
+	15, // 17: baton.engine.v1.ToEngine.exported:type_name -> baton.engine.v1.Exported
+	24, // 18: baton.engine.v1.ToEngine.decision:type_name -> baton.common.v1.Decision
+	16, // 19: baton.engine.v1.ToEngine.through:type_name -> baton.engine.v1.Through
+	17, // 20: baton.engine.v1.ToEngine.unpin_export:type_name -> baton.engine.v1.UnpinExport
+	25, // 21: baton.engine.v1.ToEngine.imported:type_name -> baton.common.v1.Imported
+	18, // 22: baton.engine.v1.ToEngine.failed:type_name -> baton.engine.v1.Failed
+	19, // 23: baton.engine.v1.ToEngine.tell_blocks:type_name -> baton.engine.v1.TellBlocks
+	26, // 24: baton.engine.v1.Export.resume:type_name -> baton.common.v1.Resume
+	27, // 25: baton.engine.v1.Export.salt:type_name -> baton.common.v1.Salt
+	28, // 26: baton.engine.v1.ExportPart.reach:type_name -> baton.common.v1.Reach
+	27, // 27: baton.engine.v1.ExportPart.salt:type_name -> baton.common.v1.Salt
+	29, // 28: baton.engine.v1.BlockEvents.events:type_name -> baton.common.v1.BlockEvent
+	30, // 29: baton.engine.v1.Exported.manifest:type_name -> baton.common.v1.Manifest
+	31, // 30: baton.engine.v1.UnpinExport.id:type_name -> baton.common.v1.HandoffID
+	32, // 31: baton.engine.v1.Failed.error:type_name -> baton.common.v1.Error
+	0,  // 32: baton.engine.v1.Engine.Session:input_type -> baton.engine.v1.FromEngine
+	1,  // 33: baton.engine.v1.Engine.Session:output_type -> baton.engine.v1.ToEngine
+	33, // [33:34] is the sub-list for method output_type
+	32, // [32:33] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_engine_v1_engine_proto_init() }
@@ -1624,6 +1764,7 @@ func file_engine_v1_engine_proto_init() {
 		(*FromEngine_Fenced)(nil),
 		(*FromEngine_LifecycleAck)(nil),
 		(*FromEngine_ExportPart)(nil),
+		(*FromEngine_BlockEvents)(nil),
 	}
 	file_engine_v1_engine_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToEngine_Attached)(nil),
@@ -1634,6 +1775,7 @@ func file_engine_v1_engine_proto_init() {
 		(*ToEngine_UnpinExport)(nil),
 		(*ToEngine_Imported)(nil),
 		(*ToEngine_Failed)(nil),
+		(*ToEngine_TellBlocks)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1641,7 +1783,7 @@ func file_engine_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_v1_engine_proto_rawDesc), len(file_engine_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
