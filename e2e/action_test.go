@@ -322,7 +322,7 @@ func TestAuditOnNATS(t *testing.T) {
 	w, _, dst := drivenGroups(t)
 	heard := w.events(dst.Running)
 	dst.do(handoff.ActionPause)
-	if err := dst.Leader.Abort(bounded(t), handoff.ID{Group: "x", Instance: 1, Leader: 0xab, N: 3}); !errors.Is(err, handoff.ErrUnknown) {
+	if err := dst.Leader.Abort(bounded(t), handoff.ID{Group: "x", Instance: 1, Leader: 0xab, N: 3}, handoff.Key{}); !errors.Is(err, handoff.ErrUnknown) {
 		t.Error(err)
 	}
 	for _, want := range []events.Event{{Call: "Lifecycle", Asked: "pause"}, {Call: "Abort", Handoff: "x@ab.3"}} {

@@ -96,8 +96,8 @@ func (a *Asked) List(q control.Query, to *Told) error {
 	return to.failed(err)
 }
 
-func (a *Asked) Abort(id handoff.ID, to *Told) error {
-	return to.failed(a.calls.Abort(context.Background(), id))
+func (a *Asked) Abort(m handoff.Manifest, to *Told) error {
+	return to.failed(a.calls.Abort(context.Background(), m.ID, m.Key))
 }
 
 func (a *Asked) Release(m handoff.Manifest, to *Told) error {
@@ -189,7 +189,7 @@ func TestAdapterAsks(t *testing.T) {
 		t.Errorf("the source says %v", got.Phase)
 	}
 	dst.ask("Get", a.Manifest.ID, "handoff.unknown")
-	dst.ask("Abort", a.Manifest.ID, "handoff.unknown")
+	dst.ask("Abort", a.Manifest, "handoff.unknown")
 	src.ask("Import", a, "handoff.role")
 	if _, err := w.decode.Leader.Drain(bounded(t), false); err != nil {
 		t.Fatal(err)

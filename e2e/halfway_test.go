@@ -86,7 +86,7 @@ func TestQuarantine(t *testing.T) {
 	}{{"aborted", patience, handoff.ErrAborted}, {"late", 300 * time.Millisecond, handoff.ErrDeadline}} {
 		h := w.halfway(c.label, c.deadline)
 		if c.want == handoff.ErrAborted {
-			if err := w.decode.Leader.Abort(bounded(t), h.man.ID); err != nil {
+			if err := w.decode.Leader.Abort(bounded(t), h.man.ID, h.man.Key); err != nil {
 				t.Error(err)
 			}
 		}

@@ -101,7 +101,7 @@ func (w *world) request(label string, p []int32, abort, quit bool) bool {
 // abort asks for the end of an import as soon as it is there, or gives up when it is over.
 func (w *world) abort(ctx context.Context, label string, id handoff.ID, over <-chan struct{}) {
 	for {
-		err := w.decode.Leader.Abort(ctx, id)
+		err := w.decode.Leader.Abort(ctx, id, handoff.Key{})
 		if err == nil || errors.Is(err, handoff.ErrInDoubt) {
 			return
 		}

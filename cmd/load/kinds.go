@@ -116,7 +116,7 @@ func abortedByCall(ctx context.Context, r *request) error {
 	defer wg.Wait()
 	wg.Go(func() {
 		for r.pause(over, wait) == nil {
-			if err := t.dst.Leader.Abort(over, x.man.ID); err == nil || errors.Is(err, handoff.ErrInDoubt) {
+			if err := t.dst.Leader.Abort(over, x.man.ID, x.man.Key); err == nil || errors.Is(err, handoff.ErrInDoubt) {
 				return
 			} // else it is not there yet, or over
 			wait = time.Millisecond

@@ -51,7 +51,8 @@ type Calls interface {
 	Import(ctx context.Context, m handoff.Import) (handoff.Imported, error)
 	Get(ctx context.Context, id handoff.ID) (control.Info, error)
 	List(ctx context.Context, q control.Query) (control.Page, error)
-	Abort(ctx context.Context, id handoff.ID) error
+	// Abort asks to end the import of id under key; one under another key goes on.
+	Abort(ctx context.Context, id handoff.ID, key handoff.Key) error
 	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
 }
 

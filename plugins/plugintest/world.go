@@ -246,7 +246,7 @@ func (s source) List(context.Context, control.Query) (control.Page, error) {
 	return control.Page{Infos: s.w.state.Handoffs}, nil
 }
 
-func (s source) Abort(context.Context, handoff.ID) error { return handoff.ErrUnknown }
+func (s source) Abort(context.Context, handoff.ID, handoff.Key) error { return handoff.ErrUnknown }
 
 func (s source) Release(context.Context, handoff.ID, handoff.Key) error { return handoff.ErrUnknown }
 

@@ -30,7 +30,7 @@ func (h handoffs) List(ctx context.Context, group string, q control.Query) (cont
 }
 
 func (h handoffs) Abort(ctx context.Context, group string, id handoff.ID) error {
-	return done(ctx, h.Router, group, func(ctx context.Context, c *client.Client) error { return c.Abort(ctx, id) })
+	return done(ctx, h.Router, group, func(ctx context.Context, c *client.Client) error { return c.Abort(ctx, id, handoff.Key{}) })
 }
 
 func (h handoffs) Release(ctx context.Context, id handoff.ID, key handoff.Key) error {

@@ -40,7 +40,7 @@ func (h *heard) take() []control.Audited {
 
 // every makes each call of the service once, and returns what each failed with.
 func every(ctx context.Context, c control.Service) map[string]error {
-	got := map[string]error{"Abort": c.Abort(ctx, id), "Release": c.Release(ctx, id, handoff.Key{}),
+	got := map[string]error{"Abort": c.Abort(ctx, id, handoff.Key{}), "Release": c.Release(ctx, id, handoff.Key{}),
 		"SetWeightsEpoch": c.SetWeightsEpoch(ctx, 7), "Reset": c.Reset(ctx), "Lifecycle": c.Do(ctx, handoff.ActionPause)}
 	_, got["Import"] = c.Import(ctx, handoff.Import{Label: "r1", Manifest: handoff.Manifest{ID: id}})
 	_, got["Get"] = c.Get(ctx, id)

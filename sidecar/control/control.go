@@ -25,8 +25,8 @@ type Service interface {
 	Import(ctx context.Context, m handoff.Import) (handoff.Imported, error)
 	// Get tells what is known of a hand-off; ErrUnknown if nothing.
 	Get(ctx context.Context, id handoff.ID) (Info, error)
-	// Abort asks to end an import.
-	Abort(ctx context.Context, id handoff.ID) error
+	// Abort asks to end an import: that of key, or any of id when key is zero.
+	Abort(ctx context.Context, id handoff.ID, key handoff.Key) error
 	// Release gives up a manifest that nobody will import.
 	Release(ctx context.Context, id handoff.ID, key handoff.Key) error
 	// SetWeightsEpoch returns when every engine of the group applied the change.

@@ -46,8 +46,8 @@ func (f *fake) Get(_ context.Context, id handoff.ID) (control.Info, error) {
 	f.asked = append(f.asked, id)
 	return f.info, f.err
 }
-func (f *fake) Abort(_ context.Context, id handoff.ID) error {
-	f.asked = append(f.asked, id)
+func (f *fake) Abort(_ context.Context, id handoff.ID, key handoff.Key) error {
+	f.asked = append(f.asked, id, key)
 	return f.err
 }
 func (f *fake) Release(_ context.Context, id handoff.ID, key handoff.Key) error {
@@ -161,10 +161,10 @@ func TestCalls(t *testing.T) {
 	if got, err := c.Get(ctx, id); err != nil || !reflect.DeepEqual(got, w.info) {
 		t.Errorf("get: %+v, %v", got, err)
 	}
-	if err := errors.Join(c.Abort(ctx, id), c.Release(ctx, id, handoff.Key{3}), c.SetWeightsEpoch(ctx, 7), c.Reset(ctx)); err != nil {
+	if err := errors.Join(c.Abort(ctx, id, handoff.Key{4}), c.Abort(ctx, id, handoff.Key{}), c.Release(ctx, id, handoff.Key{3}), c.SetWeightsEpoch(ctx, 7), c.Reset(ctx)); err != nil {
 		t.Error(err)
 	}
-	if want := []any{id, id, id, handoff.Key{3}, uint64(7), "reset"}; !reflect.DeepEqual(w.asked, want) {
+	if want := []any{id, id, handoff.Key{4}, id, handoff.Key{}, id, handoff.Key{3}, uint64(7), "reset"}; !reflect.DeepEqual(w.asked, want) {
 		t.Errorf("asked %v, want %v", w.asked, want)
 	}
 	self := handoff.Member{Group: "g", Rank: 1, Incarnation: 8}
@@ -243,7 +243,7 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	_, lerr := c.List(ctx, control.Query{})
 	_, merr := c.Geometry(ctx)
 	_, derr := c.Drain(ctx, false)
-	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
+	for name, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "abort": c.Abort(ctx, id, handoff.Key{4}), "release": c.Release(ctx, id, handoff.Key{}),
 		"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr,
 		"do": c.Do(ctx, handoff.ActionPause), "drain": derr} {
 		if !errors.Is(err, handoff.ErrTransfer) || !errors.Is(err, handoff.ErrPeer) || errors.Is(err, handoff.ErrInDoubt) || err.Error() != w.err.Error() {
@@ -269,7 +269,7 @@ func TestOnlyControlPlanesMayCall(t *testing.T) {
 		_, lerr := c.List(ctx, control.Query{})
 		_, merr := c.Geometry(ctx)
 		_, derr := c.Drain(ctx, false)
-		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id), "release": c.Release(ctx, id, handoff.Key{}),
+		for call, err := range map[string]error{"import": ierr, "get": gerr, "status": serr, "watch": werr, "abort": c.Abort(ctx, id, handoff.Key{4}), "release": c.Release(ctx, id, handoff.Key{}),
 			"weights": c.SetWeightsEpoch(ctx, 1), "reset": c.Reset(ctx), "list": lerr, "geometry": merr,
 			"do": c.Do(ctx, handoff.ActionPause), "drain": derr} {
 			if !errors.Is(err, handoff.ErrDenied) || !strings.Contains(err.Error(), uri) || errors.Is(err, handoff.ErrInDoubt) {

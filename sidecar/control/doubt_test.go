@@ -25,7 +25,7 @@ func (s stuck) Import(ctx context.Context, _ handoff.Import) (handoff.Imported, 
 func (s stuck) Get(ctx context.Context, _ handoff.ID) (control.Info, error) {
 	return control.Info{}, s.wait(ctx)
 }
-func (s stuck) Abort(ctx context.Context, _ handoff.ID) error                  { return s.wait(ctx) }
+func (s stuck) Abort(ctx context.Context, _ handoff.ID, _ handoff.Key) error   { return s.wait(ctx) }
 func (s stuck) Release(ctx context.Context, _ handoff.ID, _ handoff.Key) error { return s.wait(ctx) }
 func (s stuck) SetWeightsEpoch(ctx context.Context, _ uint64) error            { return s.wait(ctx) }
 func (s stuck) Reset(ctx context.Context) error                                { return s.wait(ctx) }
@@ -65,7 +65,7 @@ func asked(ctx context.Context, c control.Service) (doubt, plain map[string]func
 		return last
 	}
 	return map[string]func() error{"import": bring, "drain": drain,
-		"abort":   func() error { return c.Abort(ctx, id) },
+		"abort":   func() error { return c.Abort(ctx, id, handoff.Key{}) },
 		"release": func() error { return c.Release(ctx, id, handoff.Key{}) },
 		"weights": func() error { return c.SetWeightsEpoch(ctx, 1) },
 		"reset":   func() error { return c.Reset(ctx) },

@@ -110,7 +110,14 @@ func (s *server) Abort(ctx context.Context, req *controlv1.AbortRequest) (*contr
 	if err != nil {
 		return nil, err
 	}
-	return &controlv1.AbortResponse{}, errs.ToStatus(s.svc.Abort(ctx, id))
+	var key handoff.Key
+	if len(req.GetKey()) > 0 {
+		key, err = codec.FromKey(req.GetKey())
+	}
+	if err == nil {
+		err = s.svc.Abort(ctx, id, key)
+	}
+	return &controlv1.AbortResponse{}, errs.ToStatus(err)
 }
 
 func (s *server) Release(ctx context.Context, req *controlv1.ReleaseRequest) (*controlv1.ReleaseResponse, error) {

@@ -167,7 +167,7 @@ func TestStop(t *testing.T) {
 				pass(time.Second)
 				d.end()
 				synctest.Wait()
-				if err := d.Service().Abort(b.t.Context(), handoff.ID{}); !errors.Is(err, handoff.ErrNotReady) {
+				if err := d.Service().Abort(b.t.Context(), handoff.ID{}, handoff.Key{}); !errors.Is(err, handoff.ErrNotReady) {
 					t.Errorf("a call while it stops: %v", err)
 				}
 				pass(time.Second)

@@ -73,9 +73,9 @@ func (v Service) Import(ctx context.Context, m handoff.Import) (handoff.Imported
 	return r.Imported, err
 }
 
-// Abort ends an import that is not decided.
-func (v Service) Abort(ctx context.Context, id handoff.ID) error {
-	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Abort{Call: c, ID: id} })
+// Abort ends an import that is not decided; with a key that of this key alone.
+func (v Service) Abort(ctx context.Context, id handoff.ID, key handoff.Key) error {
+	_, err := v.call(ctx, func(c machine.Call) machine.Event { return machine.Abort{Call: c, ID: id, Key: key} })
 	return err
 }
 

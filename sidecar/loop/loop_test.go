@@ -198,7 +198,7 @@ func TestStopWithOpenTickets(t *testing.T) {
 	if err := <-ended; !errors.Is(err, handoff.ErrInDoubt) {
 		t.Fatal(err)
 	}
-	if err := d.Service().Abort(t.Context(), man.ID); !errors.Is(err, handoff.ErrNotReady) {
+	if err := d.Service().Abort(t.Context(), man.ID, man.Key); !errors.Is(err, handoff.ErrNotReady) {
 		t.Fatalf("a call after the end: %v", err)
 	}
 	if d.backend.OpenTickets() == 0 {

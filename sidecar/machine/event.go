@@ -90,9 +90,11 @@ type (
 		Call   Call
 		Import handoff.Import
 	}
+	// Abort ends an import; with a Key that of this key alone.
 	Abort struct {
 		Call Call
 		ID   handoff.ID
+		Key  handoff.Key
 	}
 	Release struct {
 		Call Call

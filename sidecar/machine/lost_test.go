@@ -65,6 +65,41 @@ func TestAbortWithdraws(t *testing.T) {
 	}
 }
 
+// TestAbortEndsItsOwn: an abort that names a key ends no import of another under the same id,
+// and finds its own behind it.
+func TestAbortEndsItsOwn(t *testing.T) {
+	for _, foreignFirst := range []bool{true, false} {
+		w := pair(t, 2, 1)
+		w.drop = dropType[handoff.Open]
+		man := w.export("p", "r1", 40)
+		foreign := man
+		foreign.Label, foreign.Key[0] = "r2", ^man.Key[0]
+		calls := map[handoff.Key]Call{}
+		for _, m := range []handoff.Manifest{man, foreign} {
+			calls[m.Key] = w.importStart("d", m)
+			w.run()
+		}
+		d, first, last := w.at("d", 0), man, foreign
+		if foreignFirst {
+			first, last = foreign, man
+		}
+		d.step(Abort{Call: 77, ID: man.ID, Key: first.Key})
+		w.run()
+		if w.ended(77).Err != nil || !errors.Is(w.ended(calls[first.Key]).Err, handoff.ErrAborted) {
+			t.Fatalf("%v, %v", w.ended(77).Err, w.ended(calls[first.Key]).Err)
+		}
+		if _, ended := w.calls[calls[last.Key]]; ended {
+			t.Fatalf("the other import ended too, foreign first: %v", foreignFirst)
+		}
+		if d.step(Abort{Call: 78, ID: man.ID, Key: first.Key}); !errors.Is(w.ended(78).Err, handoff.ErrUnknown) {
+			t.Fatalf("aborted again: %v", w.ended(78).Err)
+		}
+		if d.step(Abort{Call: 79, ID: man.ID}); w.ended(79).Err != nil {
+			t.Fatalf("without a key: %v", w.ended(79).Err)
+		}
+	}
+}
+
 func TestPinsEndWithTheirEngine(t *testing.T) {
 	w := pair(t, 2, 1)
 	w.export("p", "r1", 40)

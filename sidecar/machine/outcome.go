@@ -135,7 +135,7 @@ func (m *Machine) doubt(i *importing) {
 
 // Aborts: by a control plane, a rank, or rank 0's engine.
 func (m *Machine) abortCall(e Abort) {
-	m.do(Reply{Call: e.Call, Err: m.abortImport(e.ID, handoff.ErrAborted)})
+	m.do(Reply{Call: e.Call, Err: m.abortImport(e.ID, e.Key, handoff.ErrAborted)})
 }
 
 // abortLabel is rank 0's engine's: of each import it hears one Imported or Failed, also
@@ -183,10 +183,12 @@ func (m *Machine) tellEnd(o Outcome) {
 	m.toEngine(o.Imported)
 }
 
-// abortImport drops an import that is not decided yet.
-func (m *Machine) abortImport(id handoff.ID, why error) error {
+// abortImport drops an import that is not decided yet. Who names a key ends none of another:
+// ids are known to whoever watches, and an import under a wrong key waits for its refusal
+// beside the right one.
+func (m *Machine) abortImport(id handoff.ID, key handoff.Key, why error) error {
 	for _, i := range slices.Clone(m.lead.imports) {
-		if i.ID() != id || i.State() == handoff.Draining {
+		if i.ID() != id || i.State() == handoff.Draining || key != (handoff.Key{}) && i.Import.Manifest.Key != key {
 			continue
 		}
 		if !i.Abortable() {

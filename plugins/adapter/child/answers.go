@@ -130,13 +130,13 @@ func (a *answers) make(ctx context.Context, q *adapterv1.Question) (*adapterv1.A
 func (a *answers) effect(ctx context.Context, q *adapterv1.Question) (*adapterv1.Answer, error) {
 	switch q := q.GetQuestion().(type) {
 	case *adapterv1.Question_Abort:
-		id, err := codec.FromID(q.Abort)
+		id, key, err := decodeOwn(q.Abort)
 		if err != nil {
 			return nil, err
 		}
-		return &adapterv1.Answer{}, a.to.Abort(ctx, id)
+		return &adapterv1.Answer{}, a.to.Abort(ctx, id, key)
 	case *adapterv1.Question_Release:
-		id, key, err := decodeRelease(q.Release)
+		id, key, err := decodeOwn(q.Release)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/batonkv/baton/plugins/adapter"
 	adapterv1 "github.com/batonkv/baton/proto/adapter/v1"
 	"github.com/batonkv/baton/proto/codec"
+	commonv1 "github.com/batonkv/baton/proto/common/v1"
 	controlv1 "github.com/batonkv/baton/proto/control/v1"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -166,7 +167,11 @@ func encodeRelease(id handoff.ID, key handoff.Key) (*controlv1.ReleaseRequest, e
 	return &controlv1.ReleaseRequest{Id: p, Key: key[:]}, err
 }
 
-func decodeRelease(p *controlv1.ReleaseRequest) (handoff.ID, handoff.Key, error) {
+// decodeOwn reads what names a hand-off by its id and key.
+func decodeOwn(p interface {
+	GetId() *commonv1.HandoffID
+	GetKey() []byte
+}) (handoff.ID, handoff.Key, error) {
 	key, err := codec.FromKey(p.GetKey())
 	if err != nil {
 		return handoff.ID{}, key, err

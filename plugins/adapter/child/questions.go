@@ -10,6 +10,7 @@ import (
 	"github.com/batonkv/baton/plugins/adapter"
 	adapterv1 "github.com/batonkv/baton/proto/adapter/v1"
 	"github.com/batonkv/baton/proto/codec"
+	controlv1 "github.com/batonkv/baton/proto/control/v1"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/proto/pump"
 	"github.com/batonkv/baton/sidecar/control"
@@ -140,12 +141,12 @@ func (q *questions) List(ctx context.Context, query control.Query) (control.Page
 	return control.DecodePage(a.GetPage())
 }
 
-func (q *questions) Abort(ctx context.Context, id handoff.ID) error {
+func (q *questions) Abort(ctx context.Context, id handoff.ID, key handoff.Key) error {
 	p, err := codec.ToID(id)
 	if err != nil {
 		return err
 	}
-	_, err = q.change(ctx, &adapterv1.Question{Question: &adapterv1.Question_Abort{Abort: p}})
+	_, err = q.change(ctx, &adapterv1.Question{Question: &adapterv1.Question_Abort{Abort: &controlv1.AbortRequest{Id: p, Key: key[:]}}})
 	return err
 }
 

@@ -173,9 +173,12 @@ func (s *service) List(_ context.Context, q control.Query) (control.Page, error)
 	return control.Page{Infos: state.Handoffs, Next: q.Page + "+"}, nil
 }
 
-func (s *service) Abort(ctx context.Context, id handoff.ID) error {
+func (s *service) Abort(ctx context.Context, id handoff.ID, key handoff.Key) error {
 	if s.waits != nil {
 		return s.wait(ctx)
+	}
+	if key != (handoff.Key{1}) {
+		return nil
 	}
 	return fmt.Errorf("%w: %v", handoff.ErrUnknown, id)
 }
@@ -221,7 +224,7 @@ func TestAsking(t *testing.T) {
 			if got, err := calls.List(ctx, control.Query{Page: "s1", Live: true}); err != nil || got.Next != "s1+" || !reflect.DeepEqual(got.Infos, state.Handoffs) {
 				t.Errorf("list: %+v, %v", got, err)
 			}
-			if err := calls.Abort(ctx, id); !errors.Is(err, handoff.ErrUnknown) || !strings.Contains(err.Error(), id.String()) {
+			if err := calls.Abort(ctx, id, handoff.Key{1}); !errors.Is(err, handoff.ErrUnknown) || !strings.Contains(err.Error(), id.String()) {
 				t.Errorf("abort: %v", err)
 			}
 			if err := errors.Join(calls.Release(ctx, id, handoff.Key{9})); err != nil {
@@ -239,7 +242,7 @@ func TestAsking(t *testing.T) {
 func changing(ctx context.Context, calls adapter.Calls) []func() error {
 	return []func() error{
 		func() error { _, err := calls.Import(ctx, handoff.Import{Label: "r"}); return err },
-		func() error { return calls.Abort(ctx, id) },
+		func() error { return calls.Abort(ctx, id, handoff.Key{1}) },
 		func() error { return calls.Release(ctx, id, handoff.Key{9}) },
 	}
 }
@@ -276,7 +279,7 @@ func TestEndOfALife(t *testing.T) {
 	for range adapter.MaxAsks {
 		<-s.waits
 	}
-	if err := calls.Abort(t.Context(), id); !errors.Is(err, handoff.ErrCapacity) || errors.Is(err, handoff.ErrInDoubt) {
+	if err := calls.Abort(t.Context(), id, handoff.Key{1}); !errors.Is(err, handoff.ErrCapacity) || errors.Is(err, handoff.ErrInDoubt) {
 		t.Errorf("beyond the bound: %v", err)
 	}
 	end()
@@ -285,7 +288,7 @@ func TestEndOfALife(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 	}
-	if err := calls.Abort(t.Context(), id); !errors.Is(err, handoff.ErrHost) || errors.Is(err, handoff.ErrInDoubt) {
+	if err := calls.Abort(t.Context(), id, handoff.Key{1}); !errors.Is(err, handoff.ErrHost) || errors.Is(err, handoff.ErrInDoubt) {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -83,13 +83,16 @@ func (a *asks) List(ctx context.Context, q control.Query) (control.Page, error) 
 	return a.to.List(ctx, q)
 }
 
-func (a *asks) Abort(ctx context.Context, id handoff.ID) error {
+func (a *asks) Abort(ctx context.Context, id handoff.ID, key handoff.Key) error {
 	ctx, leave, err := a.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	return a.to.Abort(ctx, id)
+	if key == (handoff.Key{}) { // which is any to the group
+		return fmt.Errorf("%w: an abort of %v names no key", handoff.ErrUnknown, id)
+	}
+	return a.to.Abort(ctx, id, key)
 }
 
 func (a *asks) Release(ctx context.Context, id handoff.ID, key handoff.Key) error {

@@ -205,9 +205,12 @@ func TestAsksEndWithTheirLife(t *testing.T) {
 		if got, err := calls.Import(t.Context(), handoff.Import{Label: "r"}); err != nil || got.Label != "r" {
 			t.Errorf("%+v, %v", got, err)
 		}
+		if err := calls.Abort(t.Context(), handoff.ID{}, handoff.Key{}); !errors.Is(err, handoff.ErrUnknown) {
+			t.Errorf("an abort of whatever has the id: %v", err)
+		}
 		close(fail)
 		stop(t, s)
-		if err := calls.Abort(t.Context(), handoff.ID{}); !errors.Is(err, handoff.ErrOrder) {
+		if err := calls.Abort(t.Context(), handoff.ID{}, handoff.Key{1}); !errors.Is(err, handoff.ErrOrder) {
 			t.Errorf("after drain: %v", err)
 		}
 	})

@@ -33,10 +33,11 @@ type Adapter struct {
 	Log     *slog.Logger    // nil: discards
 	Reshard plugins.Reshard // plans between layouts
 
-	cfg   Config
-	calls adapter.Calls
-	news  *news
-	id    uint64
+	cfg     Config
+	calls   adapter.Calls
+	callers callers
+	news    *news
+	id      uint64
 
 	mu      sync.Mutex // guards:
 	closed  bool

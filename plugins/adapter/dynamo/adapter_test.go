@@ -114,7 +114,7 @@ func subject(t *testing.T, open drive.Opener) plugintest.Subject {
 	return plugintest.Subject{Open: open, Section: section(folder),
 		Bad: [][]byte{nil, []byte("namespace: Dynamo\ndiscovery: file\nfolder: /x"), []byte("namespace: dynamo"), []byte("namespace: dynamo\ndiscovery: file\nfolder: x"),
 			[]byte("namespace: dynamo\ndiscovery: mem"), append(section(folder), "\nlisten: localhost:0"...), append(section(folder), "\nlisten: 0.0.0.0:0"...),
-			append(section(folder), "\ncalls: 0"...), append(section(folder), "\ncodec: cbor"...), append(section(folder), "\ncall-home: [x]"...), append(section(folder), "\ntypo: 1"...)},
+			append(section(folder), "\ncalls: 0"...), append(section(folder), "\nwaiting: 0"...), append(section(folder), "\nrequests: 8"...), append(section(folder), "\ncodec: cbor"...), append(section(folder), "\ncall-home: [x]"...), append(section(folder), "\ntypo: 1"...)},
 		Shows: func(t *testing.T) map[string]string {
 			first, err := call[Notice](ctxOf(t), newCaller(t, folder), "handoff", HandoffRequest{Op: "watch"})
 			if err != nil || first.Kind != "begin" {

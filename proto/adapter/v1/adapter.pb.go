@@ -860,7 +860,7 @@ func (x *Question) GetList() *v1.ListRequest {
 	return nil
 }
 
-func (x *Question) GetAbort() *v11.HandoffID {
+func (x *Question) GetAbort() *v1.AbortRequest {
 	if x != nil {
 		if x, ok := x.Question.(*Question_Abort); ok {
 			return x.Abort
@@ -904,7 +904,7 @@ type Question_List struct {
 }
 
 type Question_Abort struct {
-	Abort *v11.HandoffID `protobuf:"bytes,5,opt,name=abort,proto3,oneof"`
+	Abort *v1.AbortRequest `protobuf:"bytes,5,opt,name=abort,proto3,oneof"`
 }
 
 type Question_Release struct {
@@ -1125,13 +1125,13 @@ const file_adapter_v1_adapter_proto_rawDesc = "" +
 	"\anotices\x18\a \x03(\v2\x1f.baton.control.v1.WatchResponseR\anotices\"\x10\n" +
 	"\x0eNotifyResponse\"\x0e\n" +
 	"\fDrainRequest\"\x0f\n" +
-	"\rDrainResponse\"\xf1\x02\n" +
+	"\rDrainResponse\"\xf5\x02\n" +
 	"\bQuestion\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12@\n" +
 	"\x0eimport_request\x18\x02 \x01(\v2\x17.baton.common.v1.ImportH\x00R\rimportRequest\x12.\n" +
 	"\x03get\x18\x03 \x01(\v2\x1a.baton.common.v1.HandoffIDH\x00R\x03get\x123\n" +
-	"\x04list\x18\x04 \x01(\v2\x1d.baton.control.v1.ListRequestH\x00R\x04list\x122\n" +
-	"\x05abort\x18\x05 \x01(\v2\x1a.baton.common.v1.HandoffIDH\x00R\x05abort\x12<\n" +
+	"\x04list\x18\x04 \x01(\v2\x1d.baton.control.v1.ListRequestH\x00R\x04list\x126\n" +
+	"\x05abort\x18\x05 \x01(\v2\x1e.baton.control.v1.AbortRequestH\x00R\x05abort\x12<\n" +
 	"\arelease\x18\x06 \x01(\v2 .baton.control.v1.ReleaseRequestH\x00R\arelease\x122\n" +
 	"\x06forget\x18\a \x01(\v2\x18.baton.adapter.v1.ForgetH\x00R\x06forgetB\n" +
 	"\n" +
@@ -1192,10 +1192,11 @@ var file_adapter_v1_adapter_proto_goTypes = []any{
 	(*v1.WatchResponse)(nil),  // 22: baton.control.v1.WatchResponse
 	(*v11.Import)(nil),        // 23: baton.common.v1.Import
 	(*v1.ListRequest)(nil),    // 24: baton.control.v1.ListRequest
-	(*v1.ReleaseRequest)(nil), // 25: baton.control.v1.ReleaseRequest
-	(*v11.Error)(nil),         // 26: baton.common.v1.Error
-	(*v11.Imported)(nil),      // 27: baton.common.v1.Imported
-	(*v1.ListResponse)(nil),   // 28: baton.control.v1.ListResponse
+	(*v1.AbortRequest)(nil),   // 25: baton.control.v1.AbortRequest
+	(*v1.ReleaseRequest)(nil), // 26: baton.control.v1.ReleaseRequest
+	(*v11.Error)(nil),         // 27: baton.common.v1.Error
+	(*v11.Imported)(nil),      // 28: baton.common.v1.Imported
+	(*v1.ListResponse)(nil),   // 29: baton.control.v1.ListResponse
 }
 var file_adapter_v1_adapter_proto_depIdxs = []int32{
 	17, // 0: baton.adapter.v1.RegisterResponse.wants:type_name -> baton.control.v1.NoticeKind
@@ -1212,13 +1213,13 @@ var file_adapter_v1_adapter_proto_depIdxs = []int32{
 	23, // 11: baton.adapter.v1.Question.import_request:type_name -> baton.common.v1.Import
 	21, // 12: baton.adapter.v1.Question.get:type_name -> baton.common.v1.HandoffID
 	24, // 13: baton.adapter.v1.Question.list:type_name -> baton.control.v1.ListRequest
-	21, // 14: baton.adapter.v1.Question.abort:type_name -> baton.common.v1.HandoffID
-	25, // 15: baton.adapter.v1.Question.release:type_name -> baton.control.v1.ReleaseRequest
+	25, // 14: baton.adapter.v1.Question.abort:type_name -> baton.control.v1.AbortRequest
+	26, // 15: baton.adapter.v1.Question.release:type_name -> baton.control.v1.ReleaseRequest
 	15, // 16: baton.adapter.v1.Question.forget:type_name -> baton.adapter.v1.Forget
-	26, // 17: baton.adapter.v1.Answer.error:type_name -> baton.common.v1.Error
-	27, // 18: baton.adapter.v1.Answer.imported:type_name -> baton.common.v1.Imported
+	27, // 17: baton.adapter.v1.Answer.error:type_name -> baton.common.v1.Error
+	28, // 18: baton.adapter.v1.Answer.imported:type_name -> baton.common.v1.Imported
 	19, // 19: baton.adapter.v1.Answer.info:type_name -> baton.control.v1.GetResponse
-	28, // 20: baton.adapter.v1.Answer.page:type_name -> baton.control.v1.ListResponse
+	29, // 20: baton.adapter.v1.Answer.page:type_name -> baton.control.v1.ListResponse
 	0,  // 21: baton.adapter.v1.Adapter.Register:input_type -> baton.adapter.v1.RegisterRequest
 	2,  // 22: baton.adapter.v1.Adapter.Configure:input_type -> baton.adapter.v1.ConfigureRequest
 	16, // 23: baton.adapter.v1.Adapter.Ask:input_type -> baton.adapter.v1.Answer

@@ -478,8 +478,10 @@ func (x *GetResponse) GetSourceSafe() bool {
 }
 
 type AbortRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *v1.HandoffID          `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// 16 bytes, from the manifest: the import of another key goes on. Empty: any.
+	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -517,6 +519,13 @@ func (*AbortRequest) Descriptor() ([]byte, []int) {
 func (x *AbortRequest) GetId() *v1.HandoffID {
 	if x != nil {
 		return x.Id
+	}
+	return nil
+}
+
+func (x *AbortRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
 	}
 	return nil
 }
@@ -1837,9 +1846,10 @@ const file_control_v1_control_proto_rawDesc = "" +
 	"\x05bytes\x18\a \x01(\x03R\x05bytes\x12,\n" +
 	"\x05error\x18\b \x01(\v2\x16.baton.common.v1.ErrorR\x05error\x12\x1f\n" +
 	"\vsource_safe\x18\t \x01(\bR\n" +
-	"sourceSafe\":\n" +
+	"sourceSafe\"L\n" +
 	"\fAbortRequest\x12*\n" +
-	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\"\x0f\n" +
+	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"\x0f\n" +
 	"\rAbortResponse\"N\n" +
 	"\x0eReleaseRequest\x12*\n" +
 	"\x02id\x18\x01 \x01(\v2\x1a.baton.common.v1.HandoffIDR\x02id\x12\x10\n" +

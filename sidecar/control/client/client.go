@@ -110,13 +110,18 @@ func (c *Client) Get(ctx context.Context, id handoff.ID) (control.Info, error) {
 	return control.DecodeInfo(r)
 }
 
-// Abort asks to end an import. ErrInDoubt: it may have been ended, Get tells.
-func (c *Client) Abort(ctx context.Context, id handoff.ID) error {
+// Abort asks to end an import: that of key, or any of id when key is zero. ErrInDoubt: it may
+// have been ended, Get tells.
+func (c *Client) Abort(ctx context.Context, id handoff.ID, key handoff.Key) error {
 	p, err := codec.ToID(id)
 	if err != nil {
 		return err
 	}
-	_, err = c.c.Abort(ctx, &controlv1.AbortRequest{Id: p})
+	q := &controlv1.AbortRequest{Id: p}
+	if key != (handoff.Key{}) {
+		q.Key = key[:]
+	}
+	_, err = c.c.Abort(ctx, q)
 	return failed(ctx, err, handoff.ErrInDoubt)
 }
 

@@ -105,7 +105,8 @@ func (l *etcdLease) Put(ctx context.Context, r Record) error {
 }
 
 func (l *etcdLease) Delete(ctx context.Context, key string) error {
-	if _, err := l.etcd.client.Delete(ctx, key); err != nil {
+	_, err := l.etcd.client.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", l.id)).Then(clientv3.OpDelete(key)).Commit()
+	if err != nil {
 		return l.etcd.down("delete "+key, err)
 	}
 	return nil

@@ -53,7 +53,7 @@ func (f *Files) name(key string) (string, error) {
 
 // Lease implements Backend.
 func (f *Files) Lease(context.Context) (Lease, error) {
-	l := &fileLease{files: f, stop: make(chan struct{}), lost: make(chan struct{}), held: map[string]bool{}}
+	l := &fileLease{files: f, stop: make(chan struct{}), lost: make(chan struct{}), held: map[string][]byte{}}
 	l.over.Go(l.touch)
 	return l, nil
 }
@@ -64,8 +64,8 @@ type fileLease struct {
 	lost  chan struct{} // is never closed: nobody takes a file away from its lease
 	over  sync.WaitGroup
 
-	mu   sync.Mutex // guards:
-	held map[string]bool
+	mu   sync.Mutex        // guards:
+	held map[string][]byte // what was put, by the file's name
 }
 
 func (l *fileLease) Lost() <-chan struct{} { return l.lost }
@@ -81,7 +81,9 @@ func (l *fileLease) touch() {
 		case now := <-t.C:
 			l.mu.Lock()
 			for name := range l.held {
-				_ = os.Chtimes(name, now, now) // a file that was removed is put again by the keeper
+				if l.ours(name) {
+					_ = os.Chtimes(name, now, now) // a file that was removed is put again by the keeper
+				}
 			}
 			l.mu.Unlock()
 		}
@@ -100,10 +102,8 @@ func (l *fileLease) Put(_ context.Context, r Record) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return fmt.Errorf("%w: %w", ErrDown, err)
 	}
-	if l.held[name] {
-		if old, err := read(name); err == nil && bytes.Equal(old, r.Value) {
-			return nil
-		}
+	if bytes.Equal(l.held[name], r.Value) && l.ours(name) {
+		return nil
 	}
 	tmp, err := os.CreateTemp(l.files.dir, ".new-*")
 	if err != nil {
@@ -124,7 +124,7 @@ func (l *fileLease) Put(_ context.Context, r Record) error {
 		return fmt.Errorf("%w: %w", ErrDown, err)
 	}
 	if err == nil {
-		l.held[name] = true
+		l.held[name] = slices.Clone(r.Value)
 	}
 	return err
 }
@@ -147,7 +147,26 @@ func (l *fileLease) Delete(_ context.Context, key string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.remove(name)
+}
+
+// ours says that a file is as this lease put it, and not another's, who took it over while
+// this process stood still.
+func (l *fileLease) ours(name string) bool {
+	value, put := l.held[name]
+	if !put {
+		return false
+	}
+	now, err := read(name)
+	return err == nil && bytes.Equal(now, value)
+}
+
+func (l *fileLease) remove(name string) error {
+	ours := l.ours(name)
 	delete(l.held, name)
+	if !ours {
+		return nil
+	}
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrDown, err)
 	}
@@ -161,9 +180,7 @@ func (l *fileLease) End(context.Context) error {
 	defer l.mu.Unlock()
 	var errs []error
 	for name := range l.held {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, l.remove(name))
 	}
 	return errors.Join(errs...)
 }

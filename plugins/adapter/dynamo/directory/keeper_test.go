@@ -144,12 +144,61 @@ func TestKeeper(t *testing.T) {
 				t.Errorf("after the foreign record went: %v", err)
 			}
 			// Somebody deletes one.
-			if err := other.Delete(ctx, all[2].Key); err != nil {
+			if err := remove(ctx, b, all[2].Key); err != nil {
 				t.Fatal(err)
 			}
 			until(t, b, prefix, "a deleted one is back", count(3))
 			k.Close(ctx)
 			until(t, b, prefix, "all are gone", count(0))
+		})
+	}
+}
+
+// remove is what an operator does.
+func remove(ctx context.Context, b Backend, key string) error {
+	if e, ok := b.(*Etcd); ok {
+		_, err := e.client.Delete(ctx, key)
+		return err
+	}
+	name, err := b.(*Files).name(key)
+	if err != nil {
+		return err
+	}
+	return os.Remove(name)
+}
+
+// TestLeavesOthers: a lease removes what it has put, and not what another has put since.
+func TestLeavesOthers(t *testing.T) {
+	for name, open := range backends {
+		t.Run(name, func(t *testing.T) {
+			b, ns, ctx := open(t), "others-"+name, ctxOf(t)
+			r := records(t, ns, 2)
+			one, err := b.Lease(ctx)
+			two, err2 := b.Lease(ctx)
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatal(err)
+			}
+			foreign := []Record{{r[0].Key, []byte(`{}`)}, {r[1].Key, []byte(`{}`)}}
+			for n := range r {
+				if err := errors.Join(one.Put(ctx, r[n]), remove(ctx, b, r[n].Key), two.Put(ctx, foreign[n])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			there := func(s Snapshot) bool {
+				return slices.EqualFunc(s, foreign, func(a, b Record) bool { return a.Key == b.Key && string(a.Value) == string(b.Value) })
+			}
+			if err := one.Delete(ctx, r[0].Key); err != nil {
+				t.Error(err)
+			}
+			until(t, b, Instances+ns+"/", "the other's are there", there)
+			if err := one.End(ctx); err != nil {
+				t.Error(err)
+			}
+			until(t, b, Instances+ns+"/", "the other's are there after the end", there)
+			if err := errors.Join(two.Delete(ctx, r[0].Key), two.End(ctx)); err != nil {
+				t.Error(err)
+			}
+			until(t, b, Instances+ns+"/", "all are gone", count(0))
 		})
 	}
 }

@@ -50,6 +50,7 @@ type Lease interface {
 	// Put creates a record, or takes over one of the same key and value; ErrTaken when the
 	// key holds another value.
 	Put(ctx context.Context, r Record) error
+	// Delete removes a record that this lease put; it leaves what another has put since.
 	Delete(ctx context.Context, key string) error
 	Lost() <-chan struct{}
 	End(ctx context.Context) error

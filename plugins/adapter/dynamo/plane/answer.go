@@ -18,6 +18,29 @@ type Stream struct {
 	codec wire.Codec
 	buf   []byte
 	lost  error // of the write that failed: what follows would be read as the rest of it
+
+	place *chan struct{} // which of the server's bounds the call counts against
+	waits chan struct{}
+	asked int // bytes of the request
+}
+
+// maxWaiting bounds the request of a call that waits: it stays in memory for as long.
+const maxWaiting = 64 << 10
+
+// Wait says that the call waits for something to happen from here on, and counts among those
+// that do; an error says that there are too many.
+func (s *Stream) Wait() error {
+	if s.asked > maxWaiting {
+		return Fault(wire.InvalidArgument, "request of %d bytes: one that waits has at most %d", s.asked, maxWaiting)
+	}
+	select {
+	case s.waits <- struct{}{}:
+	default:
+		return Fault(wire.ResourceExhausted, "%d calls wait for something to happen", cap(s.waits))
+	}
+	<-*s.place
+	*s.place = s.waits
+	return nil
 }
 
 // Send sends an item. An error says that the caller is gone, or that v is too large.
@@ -46,8 +69,9 @@ func (s *Stream) write(b []byte) error {
 	return s.lost
 }
 
-// answer calls home and has h answer. An error says that the caller got no whole answer.
-func (s *Server) answer(h Handler, c Call, home wire.Home) error {
+// answer calls home and has h answer, which may change the call's place. An error says that
+// the caller got no whole answer.
+func (s *Server) answer(h Handler, c Call, home wire.Home, place *chan struct{}) error {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.Longest, fmt.Errorf("call took longer than %v", s.cfg.Longest))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
@@ -57,7 +81,7 @@ func (s *Server) answer(h Handler, c Call, home wire.Home) error {
 		return err
 	}
 	defer conn.Close()
-	out := &Stream{conn: conn, codec: c.Codec}
+	out := &Stream{conn: conn, codec: c.Codec, place: place, waits: s.waits, asked: len(c.Body)}
 	hello, err := greeting(home.Subject)
 	if err == nil {
 		err = out.write(hello)

@@ -19,6 +19,8 @@ type stuck struct {
 
 var errStuck = errors.New("stuck")
 
+func (s *stuck) SetReadDeadline(time.Time) error { return nil }
+
 func (s *stuck) SetWriteDeadline(time.Time) error { return nil }
 
 func (s *stuck) Write(b []byte) (int, error) {

@@ -256,17 +256,35 @@ type Answer struct {
 	codec   wire.Codec
 	stopped bool
 	over    bool
+	broken  error // of a message that was not read to its end
 }
 
-// read reads a message, for as long as ctx lasts.
-func (a *Answer) read(ctx context.Context, within time.Duration) (wire.TwoPart, error) {
-	if err := a.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		return wire.TwoPart{}, err
+// read reads a message, for as long as ctx lasts. One that has begun to come when ctx ends is
+// lost, and with it what follows.
+func (a *Answer) read(ctx context.Context, within time.Duration) (t wire.TwoPart, err error) {
+	if a.broken != nil {
+		return t, a.broken
 	}
-	unbind := context.AfterFunc(ctx, func() { _ = a.conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer unbind()
-	t, err := wire.ReadTwoPart(a.r)
+	if err := a.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		return t, err
+	}
+	cut := make(chan struct{})
+	unbind := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		_ = a.conn.SetReadDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !unbind() {
+			<-cut // else it may cut the next read
+		}
+	}()
+	if _, err = a.r.Peek(1); err == nil {
+		t, err = wire.ReadTwoPart(a.r)
+		a.broken = err
+	}
 	switch {
+	case err == nil:
+		return t, nil
 	case ctx.Err() != nil:
 		return t, ctx.Err()
 	case isTimeout(err):

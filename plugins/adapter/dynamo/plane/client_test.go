@@ -1,11 +1,16 @@
 package plane
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -23,7 +28,7 @@ func worker(t *testing.T, ack string, home func(c net.Conn)) Target {
 			return
 		}
 		defer c.Close()
-		f, err := wire.ReadFrame(c)
+		f, err := wire.ReadFrame(c, func(int64) bool { return true })
 		if err != nil {
 			return
 		}
@@ -135,6 +140,68 @@ func TestCallerDoesNotWaitLonger(t *testing.T) {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// gated is a connection with one whole message, whose context ends while that is read, and
+// whose deadline then takes as long to set as the test wants.
+type gated struct {
+	net.Conn
+	message   io.Reader
+	end       context.CancelFunc
+	cut, gate chan struct{}
+}
+
+func (g *gated) SetReadDeadline(at time.Time) error {
+	if at.Before(time.Now()) {
+		close(g.cut)
+		<-g.gate
+	}
+	return nil
+}
+
+func (g *gated) Read(b []byte) (int, error) {
+	g.end()
+	<-g.cut
+	return g.message.Read(b)
+}
+
+// TestEndOfOneReadDoesNotCutTheNext: a message that has come whole is given though the context
+// has ended, and only when what that began has ended too.
+func TestEndOfOneReadDoesNotCutTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		g := &gated{message: bytes.NewReader(wire.AppendTwoPart(nil, wire.TwoPart{Body: []byte("x")})), end: end, cut: make(chan struct{}), gate: make(chan struct{})}
+		a := &Answer{conn: g, r: bufio.NewReader(g), codec: wire.JSON}
+		done := make(chan error, 1)
+		go func() {
+			m, err := a.read(ctx, time.Minute)
+			if string(m.Body) != "x" {
+				err = fmt.Errorf("%q: %w", m.Body, err)
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Error("a read ends while its deadline is being set")
+		default:
+		}
+		close(g.gate)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestHalfAMessageIsTheLast: what follows it cannot be told from its rest.
+func TestHalfAMessageIsTheLast(t *testing.T) {
+	half := wire.AppendTwoPart(nil, wire.TwoPart{Body: []byte(`{"complete_final":true}`)})[:30]
+	a := &Answer{conn: &stuck{}, r: bufio.NewReader(bytes.NewReader(half)), codec: wire.JSON}
+	for range 2 {
+		if err := a.Next(t.Context(), &reply{}); !errors.Is(err, handoff.ErrPeer) || errors.Is(err, io.EOF) {
+			t.Error(err)
 		}
 	}
 }

@@ -1,14 +1,12 @@
 package plane
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -160,29 +158,6 @@ func TestManyCallsAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestOverloaded(t *testing.T) {
-	s, c, ctx := serve(t, Config{Calls: 1}), client(t), ctxOf(t)
-	in, out := make(chan struct{}), make(chan struct{})
-	s.Handle("e", func(context.Context, Call, *Stream) error {
-		close(in)
-		<-out
-		return nil
-	})
-	done := make(chan error)
-	go func() {
-		_, err := all(ctx, c, target(s, "e", wire.JSON), ask{})
-		done <- err
-	}()
-	<-in
-	if _, err := c.Call(ctx, target(s, "e", wire.JSON), ask{}); !errors.Is(err, handoff.ErrCapacity) {
-		t.Error(err)
-	}
-	close(out)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
 // TestCancel: the handler hears of a stop and of a caller that goes, with the cause.
 func TestCancel(t *testing.T) {
 	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
@@ -223,53 +198,6 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestOneAckEach sends requests at once, good and bad ones: each has its answer, in order.
-func TestOneAckEach(t *testing.T) {
-	s, home := serve(t, Config{}), listenTest(t)
-	s.Handle("e", modes)
-	request := func(path, address string) []byte {
-		ctl, err := wire.NewControl("id", wire.JSON, address, "subject")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := wire.JSON.Encode(ctl)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := wire.AppendFrame(nil, wire.Frame{Path: path, Control: text, Body: []byte(`{"mode":"ok"}`)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
-	broken, err := wire.AppendFrame(nil, wire.Frame{Path: "e", Control: []byte("{"), Body: []byte("{}")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	here := home.Addr().String()
-	c := dialTest(t, s.Addr().String())
-	if _, err := c.Write(bytes.Join([][]byte{request("e", here), request("x", here), broken, request("e", "192.0.2.77:9"), request("e", here)}, nil)); err != nil {
-		t.Fatal(err)
-	}
-	for n, want := range []string{"", Unavailable + `unknown endpoint "x"`, Unavailable + "control: ", Unavailable + "calls from 127.0.0.1 may be answered", ""} {
-		got, err := wire.ReadAck(c)
-		if err != nil || !strings.HasPrefix(got, want) || (got == "") != (want == "") {
-			t.Errorf("answer %d: %q, %v, want %q", n, got, err, want)
-		}
-	}
-	for range 2 {
-		in, err := home.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(in)
-		if !bytes.HasSuffix(b, wire.AppendFinal(nil, wire.JSON)) {
-			t.Errorf("%q, %v", b, err)
-		}
-		in.Close()
-	}
-}
-
 func listenTest(t *testing.T) net.Listener {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -289,44 +217,6 @@ func dialTest(t *testing.T, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// TestFloodIsBounded: connections over the bound are closed, and a frame over its bound
-// ends its connection.
-func TestFloodIsBounded(t *testing.T) {
-	s := serve(t, Config{Connections: 1})
-	first := dialTest(t, s.Addr().String())
-	if _, err := first.Write([]byte{0xff}); err != nil { // it has been taken when the second is
-		t.Fatal(err)
-	}
-	more := dialTest(t, s.Addr().String())
-	if _, err := more.Read(make([]byte, 1)); err == nil {
-		t.Error("the second connection is served")
-	}
-	if _, err := first.Write([]byte{0xff}); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := io.Copy(io.Discard, first); n != 0 {
-		t.Errorf("%d bytes, %v", n, err)
-	}
-}
-
-func TestHomes(t *testing.T) {
-	s := serve(t, Config{Homes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}})
-	for _, c := range []struct {
-		to, from string
-		want     bool
-	}{{"127.0.0.1", "127.0.0.1", true}, {"9.9.9.9", "9.9.9.9", true}, {"10.1.2.3", "9.9.9.9", true}, {"10.2.0.1", "9.9.9.9", false},
-		{"127.0.0.1", "9.9.9.9", false}, {"169.254.169.254", "127.0.0.1", false}} {
-		if got := s.callsHome(netip.MustParseAddr(c.to), netip.MustParseAddr(c.from)); got != c.want {
-			t.Errorf("%s for %s: %v", c.to, c.from, got)
-		}
-	}
-	for _, own := range s.own {
-		if !s.callsHome(own, netip.MustParseAddr("127.0.0.1")) {
-			t.Errorf("own address %v is refused to a caller of this host", own)
-		}
-	}
 }
 
 // TestClose: an orderly end waits for what runs, a hard one ends it.

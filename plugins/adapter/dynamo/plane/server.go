@@ -51,6 +51,12 @@ type Config struct {
 	Listen string // ip:port; port 0 is a free one
 	// Calls bounds what runs at once, 256; more are refused as Overloaded.
 	Calls int
+	// Waiting bounds those that wait for something to happen (Stream.Wait), 1024: they do not
+	// count as running, and keep no other call out.
+	Waiting int
+	// Bytes bounds the requests that are read or run, together, 256 MiB: one for which there is
+	// no room is read past and refused as Overloaded.
+	Bytes int64
 	// Connections bounds those that are open, 1024; more are closed at once.
 	Connections int
 	// Longest bounds a call, 10 min.
@@ -91,7 +97,8 @@ type Server struct {
 	cfg                  Config
 	ln                   net.Listener
 	own                  []netip.Addr // of this host
-	room                 chan struct{}
+	room, waits          chan struct{}
+	bytes                budget
 	ctx                  context.Context
 	end                  context.CancelCauseFunc
 	accept, calls, conns sync.WaitGroup
@@ -106,6 +113,12 @@ type Server struct {
 func Serve(cfg Config) (*Server, error) {
 	if cfg.Calls == 0 {
 		cfg.Calls = 256
+	}
+	if cfg.Waiting == 0 {
+		cfg.Waiting = 1024
+	}
+	if cfg.Bytes == 0 {
+		cfg.Bytes = 256 << 20
 	}
 	if cfg.Connections == 0 {
 		cfg.Connections = 1024
@@ -124,7 +137,9 @@ func Serve(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for Dynamo's calls: %w", err)
 	}
-	s := &Server{cfg: cfg, ln: ln, own: own, room: make(chan struct{}, cfg.Calls), handlers: map[string]Handler{}, open: map[net.Conn]bool{}}
+	s := &Server{cfg: cfg, ln: ln, own: own, room: make(chan struct{}, cfg.Calls), waits: make(chan struct{}, cfg.Waiting),
+		handlers: map[string]Handler{}, open: map[net.Conn]bool{}}
+	s.bytes.left.Store(cfg.Bytes)
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	s.accept.Go(s.run)
 	return s, nil
@@ -236,11 +251,20 @@ func (s *Server) requests(c net.Conn) error {
 		if err := c.SetReadDeadline(time.Now().Add(frameWithin)); err != nil {
 			return err
 		}
-		f, err := wire.ReadFrame(r)
-		if err != nil {
+		bytes := &held{of: &s.bytes}
+		f, err := wire.ReadFrame(r, bytes.more)
+		var run func()
+		refusal := fmt.Sprintf("%srequests have %d bytes together", Overloaded, s.cfg.Bytes)
+		switch {
+		case err == nil:
+			run, refusal = s.admit(f, from, bytes)
+		case !errors.Is(err, wire.ErrRoom):
+			bytes.back()
 			return err
 		}
-		run, refusal := s.admit(f, from)
+		if run == nil {
+			bytes.back()
+		}
 		if err = c.SetWriteDeadline(time.Now().Add(ackWithin)); err == nil {
 			_, err = c.Write(wire.AppendAck(nil, refusal))
 		}
@@ -253,8 +277,8 @@ func (s *Server) requests(c net.Conn) error {
 	}
 }
 
-// admit makes the call of a request, or says why there is none.
-func (s *Server) admit(f wire.Frame, from netip.Addr) (run func(), refusal string) {
+// admit makes the call of a request, which gives back its bytes, or says why there is none.
+func (s *Server) admit(f wire.Frame, from netip.Addr, bytes *held) (run func(), refusal string) {
 	ctl, home, codec, err := wire.DecodeControl(f.Control)
 	if err != nil {
 		return nil, Unavailable + err.Error()
@@ -280,9 +304,11 @@ func (s *Server) admit(f wire.Frame, from netip.Addr) (run func(), refusal strin
 	s.calls.Add(1)
 	return func() {
 		defer s.calls.Done()
-		defer func() { <-s.room }()
+		defer bytes.back()
+		place := s.room
+		defer func() { <-place }()
 		c := Call{ID: ctl.ID, Path: f.Path, Codec: codec, Body: f.Body}
-		if err := s.answer(h, c, home); err != nil {
+		if err := s.answer(h, c, home, &place); err != nil {
 			s.cfg.Log.Warn("a Dynamo call was not answered", "call", c.ID, "path", c.Path, "err", err)
 		}
 	}, ""

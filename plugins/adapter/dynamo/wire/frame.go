@@ -9,15 +9,19 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
-// ErrMalformed says that bytes are not what the request plane has at this place.
-var ErrMalformed = errors.New("dynamo wire: malformed")
+// ErrMalformed says that bytes are not what the request plane has at this place; ErrRoom that
+// there is no room for a request, which was read past.
+var (
+	ErrMalformed = errors.New("dynamo wire: malformed")
+	ErrRoom      = errors.New("dynamo wire: no room for the request")
+)
 
 // Bounds of what is read and written.
 const (
@@ -39,8 +43,10 @@ type Frame struct {
 	Body    []byte // of the codec that Control names
 }
 
-// ReadFrame reads one request. io.EOF: the connection ended between two.
-func ReadFrame(r io.Reader) (Frame, error) {
+// ReadFrame reads one request. room is asked for the memory of its payload as that comes; when
+// it gives none the rest is read past, and ErrRoom leaves the reader at the next request.
+// io.EOF: the connection ended between two.
+func ReadFrame(r io.Reader, room func(bytes int64) bool) (Frame, error) {
 	var f Frame
 	n, err := size16(r)
 	if err != nil {
@@ -69,8 +75,13 @@ func ReadFrame(r io.Reader) (Frame, error) {
 		return f, fmt.Errorf("%w: request of %d bytes, at most %d", ErrMalformed, total, MaxMessage)
 	}
 	limited := &io.LimitedReader{R: r, N: total}
-	t, err := ReadTwoPart(limited)
+	t, err := readTwoPart(limited, room)
 	switch {
+	case errors.Is(err, ErrRoom):
+		if _, e := io.Copy(io.Discard, limited); e != nil || limited.N != 0 {
+			return f, fmt.Errorf("%w: %d bytes before the end of a request", io.ErrUnexpectedEOF, limited.N)
+		}
+		return f, err
 	case limited.N == 0 && errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return f, fmt.Errorf("%w: payload of %d bytes is shorter than its parts", ErrMalformed, total)
 	case err != nil:
@@ -102,7 +113,9 @@ type TwoPart struct{ Header, Body []byte }
 
 // ReadTwoPart reads one. io.EOF: the connection ended between two. The checksum is not
 // looked at: Dynamo writes 0.
-func ReadTwoPart(r io.Reader) (TwoPart, error) {
+func ReadTwoPart(r io.Reader) (TwoPart, error) { return readTwoPart(r, always) }
+
+func readTwoPart(r io.Reader, room func(bytes int64) bool) (TwoPart, error) {
 	var t TwoPart
 	var head [twoPart]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -113,10 +126,10 @@ func ReadTwoPart(r io.Reader) (TwoPart, error) {
 		return t, fmt.Errorf("%w: message with header and body of %d and %d bytes, at most %d and %d", ErrMalformed, header, body, MaxControl, MaxMessage)
 	}
 	var err error
-	if t.Header, err = take(r, int64(header)); err != nil {
+	if t.Header, err = takeWithin(r, int64(header), room); err != nil {
 		return t, err
 	}
-	t.Body, err = take(r, int64(body))
+	t.Body, err = takeWithin(r, int64(body), room)
 	return t, err
 }
 
@@ -160,19 +173,26 @@ func size16(r io.Reader) (int64, error) {
 // piece is what is allocated before any of it has come.
 const piece = 64 << 10
 
-// take reads n bytes. Memory grows with what comes, not with what was announced.
-func take(r io.Reader, n int64) ([]byte, error) {
-	if n <= piece {
-		b := make([]byte, n)
-		_, err := io.ReadFull(r, b)
-		return b, inside(err)
+func always(int64) bool { return true }
+
+// take reads n bytes.
+func take(r io.Reader, n int64) ([]byte, error) { return takeWithin(r, n, always) }
+
+// takeWithin reads n bytes. Memory grows with what comes, not with what was announced, and room
+// is asked for each piece of it.
+func takeWithin(r io.Reader, n int64, room func(bytes int64) bool) ([]byte, error) {
+	b := make([]byte, 0, min(n, piece))
+	for have := int64(0); have < n; have = int64(len(b)) {
+		next := min(n-have, max(piece, have)) // what is held doubles
+		if !room(next) {
+			return nil, fmt.Errorf("%w: %d of %d bytes", ErrRoom, have, n)
+		}
+		b = slices.Grow(b, int(next))[:have+next]
+		if m, err := io.ReadFull(r, b[have:]); err != nil {
+			return nil, inside(fmt.Errorf("%w after %d of %d bytes", err, have+int64(m), n))
+		}
 	}
-	var b bytes.Buffer
-	b.Grow(piece)
-	if m, err := io.CopyN(&b, r, n); err != nil {
-		return nil, inside(fmt.Errorf("%w after %d of %d bytes", err, m, n))
-	}
-	return b.Bytes(), nil
+	return b, nil
 }
 
 // inside is the error of a connection that ends within a message.

@@ -16,7 +16,7 @@ func FuzzFrame(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
-		fr, err := ReadFrame(r)
+		fr, err := ReadFrame(r, always)
 		if err != nil {
 			return
 		}

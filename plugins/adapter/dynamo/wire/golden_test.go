@@ -83,7 +83,7 @@ func same(t *testing.T, n int, got, want []byte, err error) {
 
 // golden checks a request.
 func golden(t *testing.T, n int, b []byte) Codec {
-	f, err := ReadFrame(bytes.NewReader(b))
+	f, err := ReadFrame(bytes.NewReader(b), always)
 	if err != nil {
 		t.Fatal(n, err)
 	}
@@ -169,9 +169,23 @@ func TestBounds(t *testing.T) {
 		"too large": {frame(1 << 30), ErrMalformed}, "shorter than its parts": {frame(26), ErrMalformed}, "no parts": {frame(3), ErrMalformed},
 		"longer than its parts": {append(frame(28), 0), ErrMalformed}, "announced, not sent": {frame(27)[:37], io.ErrUnexpectedEOF},
 	} {
-		if _, err := ReadFrame(bytes.NewReader(c.in)); !errors.Is(err, c.want) {
+		if _, err := ReadFrame(bytes.NewReader(c.in), always); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
+	}
+	two := bytes.NewReader(append(frame(27), frame(27)...))
+	for n, room := range []func(int64) bool{func(int64) bool { return false }, always} {
+		if f, err := ReadFrame(two, room); errors.Is(err, ErrRoom) != (n == 0) || n == 1 && string(f.Body) != "1" {
+			t.Errorf("request %d of two, no room for the first: %+v, %v", n, f, err)
+		}
+	}
+	large, asked := append([]byte{0, 1, 'p', 0, 0}, 0, 3, 0, 24), int64(0)
+	large = AppendTwoPart(large, TwoPart{nil, make([]byte, 3<<16)})
+	if _, err := ReadFrame(bytes.NewReader(large), func(n int64) bool { asked += n; return asked <= 2*piece }); !errors.Is(err, ErrRoom) || asked != 3*piece {
+		t.Errorf("asked for %d bytes, %v", asked, err)
+	}
+	if _, err := ReadFrame(bytes.NewReader(large[:100]), func(int64) bool { return false }); !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, ErrRoom) {
+		t.Errorf("cut where there is no room: %v", err)
 	}
 	big := make([]byte, twoPart)
 	big[8+3] = 1 // a body of 2^32 bytes
