@@ -109,18 +109,24 @@ func (c *Config) check() (errs []error) {
 	if err := c.NATS.Check(); err != nil {
 		fault("nats: %w", err)
 	}
+	errs = append(errs, c.bounds()...)
+	if codec, err := wire.ParseCodec(c.Codec); err != nil || c.Codec == "" {
+		fault("codec: %q: want msgpack or json", c.Codec)
+	} else {
+		c.Codec = codec.String()
+	}
+	return errs
+}
+
+// bounds checks the counts.
+func (c *Config) bounds() (errs []error) {
 	for _, n := range []struct {
 		key          string
 		is, from, to int
 	}{{"calls", c.Calls, 1, maxCalls}, {"waiting", c.Waiting, 1, maxWaits}, {"requests", c.Requests, wire.MaxMessage >> 20, maxBytes}} {
 		if n.is < n.from || n.is > n.to {
-			fault("%s: %d: want %d to %d", n.key, n.is, n.from, n.to)
+			errs = append(errs, fmt.Errorf("%s: %d: want %d to %d", n.key, n.is, n.from, n.to))
 		}
-	}
-	if codec, err := wire.ParseCodec(c.Codec); err != nil || c.Codec == "" {
-		fault("codec: %q: want msgpack or json", c.Codec)
-	} else {
-		c.Codec = codec.String()
 	}
 	return errs
 }
