@@ -39,6 +39,7 @@ typedef struct {
 enum {
 	CU_NOT_READY = 600,
 	CU_INVALID_VALUE = 1,
+	CU_HOST = 1,
 	CU_UNIFIED = 4,
 	CU_POINTER_ORDINAL = 9,
 	CU_POINTER_LEGACY = 10,

@@ -98,8 +98,10 @@ type Kind int32
 
 // Kinds of Op.
 const (
-	Copy Kind = iota
-	Zero      // Src means nothing
+	Copy     Kind = iota // between GPUs
+	Zero                 // Src means nothing
+	FromHost             // Src is host memory
+	ToHost               // Dst is host memory
 )
 
 // Op is one strided copy: Width bytes, Height rows, Depth planes. Pitches are bytes from row
@@ -117,7 +119,7 @@ type Op struct {
 // Bytes is what o writes.
 func (o *Op) Bytes() int64 { return int64(o.Width * o.Height * o.Depth) }
 
-// Flat reports whether o is one contiguous copy.
+// Flat reports whether o is one contiguous copy between GPUs.
 func (o *Op) Flat() bool { return o.Kind == Copy && o.Height == 1 && o.Depth == 1 }
 
 // Program is what a lane runs at once. Batched flat ops come first and go out in one call, on

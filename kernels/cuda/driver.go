@@ -181,9 +181,14 @@ func (c *Context) Get(b []byte, at uint64) error {
 	return c.d.fail("copy from the GPU", C.cuda_get(c.d.api, c.ctx, unsafe.Pointer(&b[0]), C.uint64_t(at), C.int64_t(len(b))))
 }
 
-// Pin makes n bytes of host memory at a page's start fit for copies without a stop.
-func (c *Context) Pin(at uint64, n int64) error {
-	return c.d.fail("pin host memory", C.cuda_pin(c.d.api, c.ctx, C.uint64_t(at), C.int64_t(n)))
+// Pin makes n bytes of host memory at a page's start fit for copies without a stop. readOnly
+// says that it is mapped for reading alone, which not every driver takes.
+func (c *Context) Pin(at uint64, n int64, readOnly bool) error {
+	var only C.int32_t
+	if readOnly {
+		only = 1
+	}
+	return c.d.fail("pin host memory", C.cuda_pin(c.d.api, c.ctx, C.uint64_t(at), C.int64_t(n), only))
 }
 
 // Unpin undoes Pin, before the memory is unmapped.

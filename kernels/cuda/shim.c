@@ -121,9 +121,9 @@ int32_t cuda_get(const struct cuda_api *a, uint64_t ctx, void *to, uint64_t at, 
 	return a->cuMemcpyDtoH(to, at, (size_t)n);
 }
 
-int32_t cuda_pin(const struct cuda_api *a, uint64_t ctx, uint64_t at, int64_t n) {
+int32_t cuda_pin(const struct cuda_api *a, uint64_t ctx, uint64_t at, int64_t n, int32_t read_only) {
 	IN(ctx);
-	return a->cuMemHostRegister(P(at), (size_t)n, 3); // of all contexts, and mapped
+	return a->cuMemHostRegister(P(at), (size_t)n, read_only ? 3 | 8 : 3); // of all contexts, and mapped
 }
 
 int32_t cuda_unpin(const struct cuda_api *a, uint64_t ctx, uint64_t at) {

@@ -35,7 +35,8 @@ int32_t cuda_alloc(const struct cuda_api *a, uint64_t ctx, int64_t n, uint64_t *
 int32_t cuda_free(const struct cuda_api *a, uint64_t ctx, uint64_t at);
 int32_t cuda_put(const struct cuda_api *a, uint64_t ctx, uint64_t at, const void *from, int64_t n);
 int32_t cuda_get(const struct cuda_api *a, uint64_t ctx, void *to, uint64_t at, int64_t n);
-int32_t cuda_pin(const struct cuda_api *a, uint64_t ctx, uint64_t at, int64_t n);
+// cuda_pin registers host memory with the driver; read_only says that it is mapped for reading alone.
+int32_t cuda_pin(const struct cuda_api *a, uint64_t ctx, uint64_t at, int64_t n, int32_t read_only);
 int32_t cuda_unpin(const struct cuda_api *a, uint64_t ctx, uint64_t at);
 
 // What a pointer is. kinds are the handle types it may be exported as.
@@ -59,8 +60,9 @@ int32_t cuda_vmm_export(const struct cuda_api *a, uint64_t ctx, uint64_t at, int
 int32_t cuda_vmm_free(const struct cuda_api *a, uint64_t ctx, uint64_t at, const int64_t *sizes, int32_t n);
 
 // One copy of width bytes, height rows and depth planes. Pitches are bytes from row to row,
-// rows are rows from plane to plane. stream is an index.
-enum { CUDA_COPY = 0, CUDA_ZERO = 1 };
+// rows are rows from plane to plane. stream is an index. Of host memory that is not pinned the
+// driver has taken, or written, every byte before the call that submits the copy returns.
+enum { CUDA_COPY = 0, CUDA_ZERO = 1, CUDA_FROM_HOST = 2, CUDA_TO_HOST = 3 };
 struct cuda_op {
 	uint64_t dst, src;
 	uint64_t width, height, depth;

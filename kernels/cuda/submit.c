@@ -62,12 +62,21 @@ static void params(const struct cuda_op *o, cu_copy3d *c) {
 	c->width = o->width;
 	c->height = o->height;
 	c->depth = o->depth;
+	if (o->kind == CUDA_FROM_HOST) {
+		c->src_type = CU_HOST;
+		c->src_host = P(o->src);
+		c->src = 0;
+	} else if (o->kind == CUDA_TO_HOST) {
+		c->dst_type = CU_HOST;
+		c->dst_host = P(o->dst);
+		c->dst = 0;
+	}
 }
 
 static int one(const struct cuda_api *a, const struct cuda_op *o, void *stream) {
 	int flat = o->height == 1 && o->depth == 1;
-	if (o->kind == CUDA_COPY) {
-		if (flat) return a->cuMemcpyAsync(o->dst, o->src, o->width, stream);
+	if (o->kind != CUDA_ZERO) {
+		if (flat && o->kind == CUDA_COPY) return a->cuMemcpyAsync(o->dst, o->src, o->width, stream);
 		cu_copy3d c;
 		params(o, &c);
 		return a->cuMemcpy3DAsync(&c, stream);

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/batonkv/baton/kernels/cuda"
 	"github.com/batonkv/baton/kernels/rows/plain"
@@ -29,6 +28,11 @@ type Config struct {
 	// FlattenRows is up to how many rows a strided copy has to become flat copies of a batch.
 	// 0: 4. Negative: never.
 	FlattenRows int
+	// PinBytes bounds the host memory that is pinned for copies to and from a GPU; what is
+	// beyond it is copied more slowly. 0: 4 GiB. Negative: none is.
+	PinBytes int64
+	// Warn hears of host memory that cannot be pinned. nil: nobody.
+	Warn func(error)
 }
 
 func (c Config) withDefaults() Config {
@@ -41,6 +45,12 @@ func (c Config) withDefaults() Config {
 	def(&c.Streams, 1)
 	def(&c.BatchFrom, 8)
 	def(&c.FlattenRows, 4)
+	if c.PinBytes == 0 {
+		c.PinBytes = 4 << 30
+	}
+	if c.Warn == nil {
+		c.Warn = func(error) {}
+	}
 	return c
 }
 
@@ -54,14 +64,6 @@ func (c Config) Check() error {
 	}
 	return nil
 }
-
-const (
-	// windowBytes is how much a Copy starts at once. Two windows are under way, so that the
-	// next one is built while one is copied, and a Cancel waits for milliseconds at most.
-	windowBytes = 512 << 20
-	// windowOps bounds the copies of a window, which are built in one call into C.
-	windowOps = 1024
-)
 
 // lanes is what one Copy runs on: two for each goroutine that submits, whose windows take
 // turns.
@@ -154,8 +156,12 @@ func (c *Copier) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Bu
 		return 0, err
 	}
 	w.ops = w.ops[:0]
-	for i := range w.plain {
-		w.ops = cut(w.ops, &w.plain[i])
+	next := 0
+	for i := range ns {
+		if !empty(&ns[i]) { // else it has no op
+			w.ops = cut(w.ops, &w.plain[next], kind(&ns[i], src, dst))
+			next++
+		}
 	}
 	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= c.cfg.BatchFrom {
 		w.flatten(uint64(max(c.cfg.FlattenRows, 0)))
@@ -169,6 +175,24 @@ func (c *Copier) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Bu
 	}
 	c.jobs.Add(1)
 	return c.run(ctx, l, w)
+}
+
+// empty reports whether n writes nothing.
+func empty(n *lower.Nest) bool {
+	return n.Run == 0 || slices.ContainsFunc(n.Dims[:n.Rank], func(d lower.Dim) bool { return d.N == 0 })
+}
+
+// kind is what copies of n are: its buffers say which of its sides is on a GPU.
+func kind(n *lower.Nest, src, dst transfer.Buffers) cuda.Kind {
+	switch {
+	case n.From == 0:
+		return cuda.Zero
+	case !dst[n.Dst].GPU:
+		return cuda.ToHost
+	case !src[n.Src].GPU:
+		return cuda.FromHost
+	}
+	return cuda.Copy
 }
 
 // flatten takes strided copies of at most most rows apart: a flat copy of a batch costs a
@@ -193,124 +217,6 @@ func (w *work) flatten(most uint64) {
 
 func canceled(ctx context.Context, done int64) error {
 	return fmt.Errorf("%w: after %d bytes: %w", transfer.ErrCanceled, done, context.Cause(ctx))
-}
-
-// run copies w.ops: on one goroutine that builds a window while another is copied, or, when
-// there is nothing but many flat copies, whose building takes longer than the copying, on two.
-func (c *Copier) run(ctx context.Context, l lanes, w *work) (int64, error) {
-	j := &job{ctx: ctx, c: c, ops: w.ops}
-	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= 2*windowOps && allFlat(w.ops) {
-		var wg sync.WaitGroup
-		wg.Go(func() { j.work(l[2:], &c.order) })
-		j.work(l[:2], &c.order)
-		wg.Wait()
-	} else {
-		j.work(l[:2], &c.order)
-	}
-	switch {
-	case j.err != nil:
-		return 0, j.err // what a refused window wrote is not known
-	case len(j.ops) > 0:
-		return j.done, canceled(ctx, j.done)
-	}
-	return j.done, nil
-}
-
-// job is one Copy under way.
-type job struct {
-	ctx context.Context
-	c   *Copier
-
-	mu   sync.Mutex
-	ops  []cuda.Op // under mu: not taken yet
-	done int64     // under mu: bytes that were seen to be copied
-	err  error     // under mu: the first failure
-}
-
-// take is the next window, none after a failure or the end of ctx.
-func (j *job) take() (ops []cuda.Op, bytes int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.err != nil || j.ctx.Err() != nil {
-		return nil, 0
-	}
-	n, bytes := window(j.ops)
-	ops, j.ops = j.ops[:n], j.ops[n:]
-	return ops, bytes
-}
-
-func (j *job) settle(bytes int64, err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if err == nil {
-		j.done += bytes
-	} else if j.err == nil {
-		j.err = err
-	}
-}
-
-// work runs windows on lanes in turn, and waits for all that it began.
-func (j *job) work(lanes []*cuda.Lane, scratch *sync.Pool) {
-	buf := scratch.Get().(*[]cuda.Op)
-	defer scratch.Put(buf)
-	var open [2]int64 // bytes under way on each lane
-	wait := func(i int) {
-		if open[i] == 0 {
-			return
-		}
-		err := lanes[i].Wait(Expect(open[i]))
-		if err != nil {
-			err = fmt.Errorf("%w: %w", transfer.ErrLost, err)
-		}
-		j.settle(open[i], err)
-		open[i] = 0
-	}
-	i := 0
-	for {
-		wait(i)
-		ops, bytes := j.take()
-		if len(ops) == 0 {
-			break
-		}
-		p := j.c.arrange(buf, ops)
-		if err := lanes[i].Submit(&p); err != nil {
-			j.settle(0, failed(err))
-		}
-		open[i] = bytes
-		i = (i + 1) % len(lanes)
-	}
-	for range lanes {
-		i = (i + 1) % len(lanes)
-		wait(i)
-	}
-}
-
-func allFlat(ops []cuda.Op) bool {
-	return !slices.ContainsFunc(ops, func(o cuda.Op) bool { return !o.Flat() })
-}
-
-// failed is why a window was not submitted.
-func failed(err error) error {
-	if errors.Is(err, cuda.ErrLost) {
-		return fmt.Errorf("%w: %w", transfer.ErrLost, err)
-	}
-	return fmt.Errorf("%w: %w", transfer.ErrMemory, err)
-}
-
-// Expect is about how long a copy of n bytes between two GPUs takes at best.
-func Expect(n int64) time.Duration { return time.Duration(n / bytesPerNano) }
-
-// bytesPerNano is a little more than the fastest links of today carry, so that a wait looks
-// too early rather than too late.
-const bytesPerNano = 420
-
-// window is how many of ops are started at once, and their bytes.
-func window(ops []cuda.Op) (n int, bytes int64) {
-	for n < len(ops) && n < windowOps && (n == 0 || bytes+ops[n].Bytes() <= windowBytes) {
-		bytes += ops[n].Bytes()
-		n++
-	}
-	return n, bytes
 }
 
 // arrange picks how each of ops is submitted, by their shapes and number. buf is scratch.

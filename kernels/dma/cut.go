@@ -14,8 +14,8 @@ const maxPitch = 1<<31 - 1
 // cut appends the copies that o becomes under the rules of a copy engine: rows of one pitch
 // of at least their width on each side, planes a whole number of pitches apart and not into
 // each other. The two loops that leave the fewest calls become rows and planes.
-func cut(out []cuda.Op, o *plain.Op) []cuda.Op {
-	s := shape{op: *o}
+func cut(out []cuda.Op, o *plain.Op, kind cuda.Kind) []cuda.Op {
+	s := shape{op: *o, kind: kind}
 	s.forward()
 	s.choose()
 	c := s.first()
@@ -43,8 +43,8 @@ func cut(out []cuda.Op, o *plain.Op) []cuda.Op {
 
 // put appends c, or makes it part of the flat copy before it, which it continues.
 func put(out []cuda.Op, c cuda.Op) []cuda.Op {
-	if n := len(out); n > 0 && c.Flat() {
-		if p := &out[n-1]; p.Flat() && p.Src+p.Width == c.Src && p.Dst+p.Width == c.Dst {
+	if n := len(out); n > 0 && line(&c) {
+		if p := &out[n-1]; line(p) && p.Kind == c.Kind && p.Src+p.Width == c.Src && p.Dst+p.Width == c.Dst {
 			p.Width += c.Width
 			return out
 		}
@@ -52,9 +52,13 @@ func put(out []cuda.Op, c cuda.Op) []cuda.Op {
 	return append(out, c)
 }
 
+// line reports whether o copies one run of bytes.
+func line(o *cuda.Op) bool { return o.Kind != cuda.Zero && o.Height == 1 && o.Depth == 1 }
+
 // shape is an op whose loops are being dealt out.
 type shape struct {
 	op         plain.Op
+	kind       cuda.Kind
 	row, plane int // loops of op, -1: none
 	left       [lower.MaxDims]plain.Dim
 }
@@ -63,7 +67,7 @@ type shape struct {
 func (s *shape) forward() {
 	for i := range s.op.Dims[:s.op.Rank] {
 		d := &s.op.Dims[i]
-		if s.op.Kind == plain.Zero {
+		if s.kind == cuda.Zero {
 			d.Src = d.Dst
 		}
 		if d.Dst < 0 && d.Src < 0 {
@@ -97,9 +101,9 @@ func (s *shape) choose() {
 // first is the copy at the start of all other loops.
 func (s *shape) first() cuda.Op {
 	run := uint64(s.op.Run)
-	c := cuda.Op{Dst: s.op.Dst, Src: s.op.Src, Width: run, Height: 1, Depth: 1, DstPitch: run, SrcPitch: run, DstRows: 1, SrcRows: 1}
-	if s.op.Kind == plain.Zero {
-		c.Kind, c.Src = cuda.Zero, 0
+	c := cuda.Op{Dst: s.op.Dst, Src: s.op.Src, Width: run, Height: 1, Depth: 1, DstPitch: run, SrcPitch: run, DstRows: 1, SrcRows: 1, Kind: s.kind}
+	if s.kind == cuda.Zero {
+		c.Src = 0
 	}
 	if s.row < 0 {
 		return c
@@ -121,7 +125,7 @@ func (s *shape) rest() []plain.Dim {
 		if i == s.row || i == s.plane {
 			continue
 		}
-		if s.op.Kind == plain.Zero {
+		if s.kind == cuda.Zero {
 			d.Src = 0
 		}
 		s.left[n] = d

@@ -50,7 +50,7 @@ func TestCut(t *testing.T) {
 		{"backwards", back, 1, [3]uint64{8, 5, 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := cut(nil, &c.op)
+			got := cut(nil, &c.op, cuda.Kind(c.op.Kind))
 			if len(got) != c.want || [3]uint64{got[0].Width, got[0].Height, got[0].Depth} != c.size {
 				t.Errorf("%d calls, the first %+v; want %d of %v", len(got), got[0], c.want, c.size)
 			}
@@ -99,7 +99,7 @@ func TestCutMovesEveryByteOnce(t *testing.T) {
 		perm := rapid.Permutation(o.Dims[:o.Rank]).Draw(t, "order")
 		copy(o.Dims[:], perm)
 		var got []cell
-		for _, c := range cut(nil, &o) {
+		for _, c := range cut(nil, &o, cuda.Kind(o.Kind)) {
 			if c.Height > 1 && (c.DstPitch < c.Width || c.SrcPitch < c.Width || c.DstPitch > maxPitch || c.SrcPitch > maxPitch) ||
 				c.Depth > 1 && (c.DstRows < c.Height || c.SrcRows < c.Height) {
 				t.Fatalf("%+v breaks the rules", c)
@@ -131,9 +131,9 @@ func TestCutMovesEveryByteOnce(t *testing.T) {
 func TestFlatsJoin(t *testing.T) {
 	var out []cuda.Op
 	for i := range uint64(4) {
-		out = cut(out, &plain.Op{Src: 1000 + i*64, Dst: 5000 + i*64, Run: 64})
+		out = cut(out, &plain.Op{Src: 1000 + i*64, Dst: 5000 + i*64, Run: 64}, cuda.Copy)
 	}
-	out = cut(out, &plain.Op{Src: 2000, Dst: 5256, Run: 64})
+	out = cut(out, &plain.Op{Src: 2000, Dst: 5256, Run: 64}, cuda.Copy)
 	if len(out) != 2 || out[0].Width != 256 {
 		t.Errorf("%+v", out)
 	}

@@ -30,7 +30,9 @@ type Device struct {
 	copier  *Copier
 	own     bool // the GPU was chosen by memory that is written
 	handles map[cuda.Handle]*mapped
-	live    int // mappings
+	live    int     // mappings
+	hosts   []*host // by address
+	pinned  int64   // bytes of them
 }
 
 // mapped is an allocation that one or more memories lie in.
@@ -44,7 +46,7 @@ func NewDevice(cfg Config, names ...string) (*Device, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	return &Device{cfg: cfg, names: names, handles: map[cuda.Handle]*mapped{}}, nil
+	return &Device{cfg: cfg.withDefaults(), names: names, handles: map[cuda.Handle]*mapped{}}, nil
 }
 
 // Map maps m, whose descriptors stay the caller's, for as long as unmap is not called. Only
@@ -146,7 +148,7 @@ func (d *Device) stop() error {
 	if d.ctx == nil {
 		return nil
 	}
-	err := errors.Join(d.copier.Close(), d.ctx.Close())
+	err := errors.Join(d.unpinAll(), d.copier.Close(), d.ctx.Close())
 	d.ctx, d.copier = nil, nil
 	return err
 }
@@ -191,10 +193,14 @@ func (d *Device) importAll(chunks []transfer.Chunk) (uint64, int64, func() error
 // Fits implements transfer.Copier.
 func (d *Device) Fits(n lower.Nest) error { return (*Copier)(nil).Fits(n) }
 
-// Copy implements transfer.Copier, between memories that are mapped.
+// Copy implements transfer.Copier, between memories that are mapped, one of which may be the
+// host's.
 func (d *Device) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
 	d.mu.Lock()
 	c := d.copier
+	if c != nil {
+		d.pinFor(ns, src, dst)
+	}
 	d.mu.Unlock()
 	if c == nil {
 		return 0, fmt.Errorf("%w: no GPU memory is mapped", transfer.ErrBounds)

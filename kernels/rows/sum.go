@@ -18,6 +18,11 @@ func (c *Copier) Sum(ctx context.Context, j *sums.Job, in transfer.Buffers) ([]u
 	if err != nil {
 		return nil, err
 	}
+	for i := range j.Places {
+		if id := j.Places[i].View.Buffer; in[id].GPU {
+			return nil, fmt.Errorf("%w: buffer %d is on a GPU: bring it to host memory first", transfer.ErrMemory, id)
+		}
+	}
 	out := make([]uint64, n)
 	var next atomic.Int64 // op
 	work := func() {

@@ -32,13 +32,17 @@ type Config struct {
 	Lost func(error)
 	// Inline copies a pull of at most this many bytes in the call of Pull itself while
 	// no other is open: waking a worker costs as much as 100 KiB. InlineGPU is the same
-	// for GPU memory. 0: never.
+	// for a pull between GPUs. 0: never.
 	Inline, InlineGPU int64
 }
 
-// Device maps memory of GPUs and executes nests between what it mapped.
+// Device maps memory of GPUs and executes nests that have at least one end there. It converts
+// nothing.
 type Device interface {
 	transfer.Copier
+	// Host says that n bytes at a page's start are host memory that copies may touch until
+	// release is called, before they are unmapped; after its error they must stay mapped.
+	Host(at uint64, n int64, write bool) (release func() error)
 	// Map maps m, whose descriptors stay the caller's, until unmap is called. write says
 	// that it is the local rank's, and is written.
 	Map(m transfer.Memory, write bool) (at transfer.Mapped, unmap func() error, err error)
@@ -74,14 +78,19 @@ func (c Config) Check() error {
 
 // Backend implements transfer.Backend. Its owner calls Close.
 type Backend struct {
-	copier transfer.Copier
-	device Device // nil: none
-	lost   func(error)
-	inline [2]int64     // of host memory and of GPU memory
-	queue  chan *ticket // as long as tickets may be open, so a send never waits
-	drain  chan struct{}
-	wg     sync.WaitGroup // workers
-	idle   sync.Cond      // on mu; signalled when open falls to 0
+	copier    transfer.Copier
+	device    Device // nil: none
+	lost      func(error)
+	inline    int64 // bytes of a pull
+	inlineGPU int64 // of one between GPUs
+	bounce    bounce
+	queue     chan *ticket // as long as tickets may be open, so a send never waits
+	drain     chan struct{}
+	wg        sync.WaitGroup // workers
+	idle      sync.Cond      // on mu; signalled when open falls to 0
+
+	fmu   sync.Mutex // after mu where both are held
+	files []*file    // under fmu: that are mapped
 
 	mu       sync.Mutex
 	bufs     transfer.Buffers // replaced, never edited: open tickets hold older ones
@@ -100,16 +109,18 @@ func New(cfg Config) (*Backend, error) {
 	}
 	cfg = cfg.withDefaults()
 	b := &Backend{
-		copier:  cfg.Copier,
-		device:  cfg.Device,
-		lost:    cfg.Lost,
-		inline:  [2]int64{cfg.Inline, cfg.InlineGPU},
-		queue:   make(chan *ticket, cfg.MaxOpen),
-		drain:   make(chan struct{}),
-		regions: map[transfer.RegionID]*region{},
-		links:   map[*Link]struct{}{},
+		copier:    cfg.Copier,
+		device:    cfg.Device,
+		lost:      cfg.Lost,
+		inline:    cfg.Inline,
+		inlineGPU: cfg.InlineGPU,
+		queue:     make(chan *ticket, cfg.MaxOpen),
+		drain:     make(chan struct{}),
+		regions:   map[transfer.RegionID]*region{},
+		links:     map[*Link]struct{}{},
 	}
 	b.idle.L = &b.mu
+	b.bounce.half, b.bounce.free = bounceHalf, make(chan struct{}, 1)
 	for range cfg.Workers {
 		b.wg.Go(b.work)
 	}
@@ -175,9 +186,6 @@ func (b *Backend) Open(ctx context.Context, p transfer.Peer) (transfer.Link, err
 			l.bufs = append(l.bufs, transfer.Mapped{})
 		}
 		l.bufs[id] = got.Mapped
-		if got.GPU {
-			l.gpu = 1
-		}
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -239,6 +247,9 @@ func (b *Backend) Close(ctx context.Context) error {
 		if err := r.m.unmap(); err != nil && first == nil {
 			first = b.fail("close", "", err)
 		}
+	}
+	if err := b.bounce.close(); err != nil && first == nil {
+		first = b.fail("close", "", err)
 	}
 	b.links, b.regions, b.bufs = nil, nil, nil
 	b.mu.Unlock()

@@ -2,58 +2,73 @@ package direct
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/lower"
 )
-
-// attached reports whether buffer id of bs is there.
-func attached(bs transfer.Buffers, id uint32) bool {
-	return uint64(id) < uint64(len(bs)) && bs[id].Len > 0
-}
 
 // isGPU reports whether buffer id of bs is a GPU's.
 func isGPU(bs transfer.Buffers, id uint32) bool {
 	return uint64(id) < uint64(len(bs)) && bs[id].GPU
 }
 
-// onGPU reports whether n touches GPU memory.
-func onGPU(n *lower.Nest, src, dst transfer.Buffers) bool {
-	return isGPU(dst, n.Dst) || n.From != 0 && isGPU(src, n.Src)
+// way is who copies a nest.
+type way uint8
+
+const (
+	byHost   way = iota // the copier
+	byDevice            // the device: an end is on a GPU
+	byBounce            // both, through host memory between: an end is on a GPU, and types differ
+	ways
+)
+
+func wayOf(n *lower.Nest, src, dst transfer.Buffers) way {
+	switch {
+	case !isGPU(dst, n.Dst) && (n.From == 0 || !isGPU(src, n.Src)):
+		return byHost
+	case n.From != 0 && n.From != n.To:
+		return byBounce
+	}
+	return byDevice
 }
 
-// copy hands the nests of GPU memory to the device and the others to the copier.
+// by copies nests that go one way.
+func (b *Backend) by(ctx context.Context, w way, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
+	switch w {
+	case byDevice:
+		return b.device.Copy(ctx, ns, src, dst)
+	case byBounce:
+		return b.convert(ctx, ns, src, dst)
+	}
+	return b.copier.Copy(ctx, ns, src, dst)
+}
+
+// copy hands each nest to who copies it.
 func (b *Backend) copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
-	on := 0
+	var count [ways]int
 	for i := range ns {
-		n := &ns[i]
-		if !onGPU(n, src, dst) {
+		count[wayOf(&ns[i], src, dst)]++
+	}
+	for w := range ways {
+		if count[w] == len(ns) {
+			return b.by(ctx, w, ns, src, dst)
+		}
+	}
+	var parts [ways][]lower.Nest
+	for i := range ns {
+		w := wayOf(&ns[i], src, dst)
+		parts[w] = append(parts[w], ns[i])
+	}
+	var done int64
+	for w, part := range parts {
+		if len(part) == 0 {
 			continue
 		}
-		on++
-		if n.From != 0 && isGPU(src, n.Src) != isGPU(dst, n.Dst) && attached(src, n.Src) && attached(dst, n.Dst) {
-			return 0, fmt.Errorf("%w: source buffer %d and destination buffer %d: one is on a GPU and the other on the host: stage it", transfer.ErrMemory, n.Src, n.Dst)
+		n, err := b.by(ctx, way(w), part, src, dst)
+		done += n
+		if err != nil {
+			return done, err
 		}
 	}
-	switch on {
-	case 0:
-		return b.copier.Copy(ctx, ns, src, dst)
-	case len(ns):
-		return b.device.Copy(ctx, ns, src, dst)
-	}
-	host, gpu := make([]lower.Nest, 0, len(ns)-on), make([]lower.Nest, 0, on)
-	for i := range ns {
-		if onGPU(&ns[i], src, dst) {
-			gpu = append(gpu, ns[i])
-		} else {
-			host = append(host, ns[i])
-		}
-	}
-	done, err := b.copier.Copy(ctx, host, src, dst)
-	if err != nil {
-		return done, err
-	}
-	n, err := b.device.Copy(ctx, gpu, src, dst)
-	return done + n, err
+	return done, nil
 }

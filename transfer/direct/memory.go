@@ -3,7 +3,6 @@ package direct
 import (
 	"fmt"
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -17,25 +16,16 @@ const MaxRegions = 4096
 // whatever becomes of the process that made them.
 type mapping struct {
 	transfer.Mapped
-	pages   []byte       // what to unmap; nil for other memory than a file's
-	release func() error // of GPU memory, else nil
+	release func() error // nil for local memory
 }
 
 func (m *mapping) unmap() error {
-	if m.release != nil {
-		f := m.release
-		m.release, m.Mapped = nil, transfer.Mapped{}
-		return f()
-	}
-	if m.pages == nil {
+	if m.release == nil {
 		return nil
 	}
-	p := m.pages
-	m.pages, m.Mapped = nil, transfer.Mapped{}
-	if err := unix.Munmap(p); err != nil {
-		return fmt.Errorf("%w: munmap: %w", transfer.ErrMemory, err)
-	}
-	return nil
+	f := m.release
+	m.release, m.Mapped = nil, transfer.Mapped{}
+	return f()
 }
 
 // attach maps m and closes its descriptors, also when it fails: the mapping keeps the
@@ -65,7 +55,7 @@ func (b *Backend) attachOpen(id transfer.RegionID, m transfer.Memory, write bool
 		}
 		return mapping{Mapped: transfer.Mapped{Addr: m.Addr + uint64(m.Off), Len: m.Len}}, nil
 	case transfer.Memfd:
-		return mapFile(m, write)
+		return b.mapFile(m, write)
 	case transfer.CUDA, transfer.CUDAFD:
 		if b.device == nil {
 			return mapping{}, fmt.Errorf("GPU memory: this process has no CUDA driver")
@@ -79,7 +69,7 @@ func (b *Backend) attachOpen(id transfer.RegionID, m transfer.Memory, write bool
 // maxFile keeps sums of offset, length and a page far from overflow.
 const maxFile = 1 << 56
 
-func mapFile(m transfer.Memory, write bool) (mapping, error) {
+func (b *Backend) mapFile(m transfer.Memory, write bool) (mapping, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(m.FD, &st); err != nil {
 		return mapping{}, fmt.Errorf("descriptor %d: fstat: %w", m.FD, err)
@@ -99,24 +89,16 @@ func mapFile(m transfer.Memory, write bool) (mapping, error) {
 	if m.Off+m.Len > st.Size {
 		return mapping{}, fmt.Errorf("the file has %d bytes and the buffer ends at %d: grow the memfd before it is attached, or correct offset and length", st.Size, m.Off+m.Len)
 	}
-	prot := unix.PROT_READ
-	if write {
-		prot |= unix.PROT_WRITE
-	}
 	// A memfd of huge pages maps at multiples of its own page, which is its block size.
 	page := max(int64(os.Getpagesize()), st.Blksize)
 	from := m.Off / page * page
 	span := (m.Off + m.Len - from + page - 1) / page * page
-	pages, err := unix.Mmap(m.FD, from, int(span), prot, unix.MAP_SHARED)
+	f, err := b.file(m.FD, file{dev: st.Dev, ino: st.Ino, from: from, span: span, write: write})
 	if err != nil {
-		how := "for reading"
-		if write {
-			how = "for writing (a read-only descriptor or F_SEAL_WRITE forbids it)"
-		}
-		return mapping{}, fmt.Errorf("map %d bytes at %d %s: %w", span, from, how, err)
+		return mapping{}, err
 	}
-	addr := uint64(uintptr(unsafe.Pointer(&pages[0]))) + uint64(m.Off-from)
-	return mapping{Mapped: transfer.Mapped{Addr: addr, Len: m.Len}, pages: pages}, nil
+	addr := f.addr() + uint64(m.Off-f.from)
+	return mapping{Mapped: transfer.Mapped{Addr: addr, Len: m.Len}, release: func() error { return b.letGo(f) }}, nil
 }
 
 // CloseAll closes the descriptors of regions that nobody took.

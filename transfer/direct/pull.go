@@ -16,7 +16,6 @@ type Link struct {
 	peer transfer.PeerID
 	bufs transfer.Buffers // read-only
 	maps []mapping
-	gpu  int // 1: some buffer is a GPU's
 
 	// Under b.mu.
 	open int // tickets
@@ -24,6 +23,7 @@ type Link struct {
 
 	mu     sync.Mutex
 	fitted *lower.Template // under mu: the last template that the copier fits
+	far    bool            // under mu: fitted copies between GPUs alone
 }
 
 // nests are recycled: a job of scattered blocks has thousands.
@@ -41,7 +41,8 @@ func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, s
 	if err := ctx.Err(); err != nil {
 		return nil, l.b.fail("pull", l.peer, err)
 	}
-	if err := l.fits(t); err != nil {
+	far, err := l.fits(t)
+	if err != nil {
 		return nil, l.b.fail("pull", l.peer, err)
 	}
 	ns := nests.Get().(*[]lower.Nest)
@@ -54,7 +55,7 @@ func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, s
 		nests.Put(ns)
 		return nil, l.b.fail("pull", l.peer, err)
 	}
-	k, now, err := l.submit(ns, size, settled)
+	k, now, err := l.submit(ns, size, far, settled)
 	if err != nil {
 		nests.Put(ns)
 		return nil, l.b.fail("pull", l.peer, err)
@@ -66,31 +67,33 @@ func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, s
 }
 
 // fits asks the copiers once per template and link.
-func (l *Link) fits(t *lower.Template) error {
+func (l *Link) fits(t *lower.Template) (far bool, err error) {
 	l.b.mu.Lock()
 	dst := l.b.bufs
 	l.b.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fitted == t {
-		return nil
+		return l.far, nil
 	}
+	far = true // nothing is the host's
 	for _, n := range t.Sample(nil) {
-		c := l.b.copier
-		if onGPU(&n, l.bufs, dst) {
+		c := l.b.copier // which converts, also what is on a GPU
+		if wayOf(&n, l.bufs, dst) == byDevice {
 			c = l.b.device
 		}
+		far = far && isGPU(dst, n.Dst) && (n.From == 0 || isGPU(l.bufs, n.Src))
 		if err := c.Fits(n); err != nil {
-			return err
+			return false, err
 		}
 	}
-	l.fitted = t
-	return nil
+	l.fitted, l.far = t, far
+	return far, nil
 }
 
 // submit books the ticket and its regions, and queues it, unless the caller is to
 // copy it now.
-func (l *Link) submit(ns *[]lower.Nest, size int64, settled func(int64, error)) (k *ticket, now bool, err error) {
+func (l *Link) submit(ns *[]lower.Nest, size int64, far bool, settled func(int64, error)) (k *ticket, now bool, err error) {
 	b := l.b
 	k = &ticket{l: l, ns: ns, settled: settled, done: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
@@ -113,7 +116,11 @@ func (l *Link) submit(ns *[]lower.Nest, size int64, settled func(int64, error)) 
 		}
 	}
 	k.dst = b.bufs
-	now = b.open == 0 && size <= b.inline[l.gpu]
+	most := b.inline
+	if far {
+		most = b.inlineGPU
+	}
+	now = b.open == 0 && size <= most
 	b.open++
 	l.open++
 	if !now {

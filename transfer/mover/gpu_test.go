@@ -128,13 +128,29 @@ var gpuKinds = map[string]transfer.Kind{"handles": transfer.CUDA, "descriptors":
 func runGPUSuite(t *testing.T, g gpus) {
 	for name, kind := range gpuKinds {
 		t.Run(name, func(t *testing.T) {
-			transfertest.Run(t, func(t *testing.T) transfertest.Env {
-				b, m := g.bench(t, kind), start(t, g.config())
-				return transfertest.Env{Backend: m, Source: b.alloc(0), Alloc: b.alloc(1), MaxOpen: 40, NoConvert: true,
-					Kill: m.Kill, Hold: func() func() { return transfertest.Freeze(t, m.PID()) }}
-			})
+			g.suite(t, kind, func(b *bench) (src, dst transfertest.Alloc) { return b.alloc(0), b.alloc(1) })
 		})
 	}
+}
+
+// suite runs over memory of two places.
+func (g gpus) suite(t *testing.T, kind transfer.Kind, ends func(*bench) (src, dst transfertest.Alloc)) {
+	transfertest.Run(t, func(t *testing.T) transfertest.Env {
+		b, m := g.bench(t, kind), start(t, g.config())
+		src, dst := ends(b)
+		return transfertest.Env{Backend: m, Source: src, Alloc: dst, MaxOpen: 40, Sums: true,
+			Kill: m.Kill, Hold: func() func() { return transfertest.Freeze(t, m.PID()) }}
+	})
+}
+
+// runMixedSuite has one end on a GPU and the other in memory of the host.
+func runMixedSuite(t *testing.T, g gpus) {
+	t.Run("to the host", func(t *testing.T) {
+		g.suite(t, transfer.CUDA, func(b *bench) (src, dst transfertest.Alloc) { return b.alloc(0), transfertest.Memfd })
+	})
+	t.Run("from the host", func(t *testing.T) {
+		g.suite(t, transfer.CUDAFD, func(b *bench) (src, dst transfertest.Alloc) { return transfertest.Memfd, b.alloc(0) })
+	})
 }
 
 func init() { serveOwner = owner.Serve }
@@ -144,3 +160,16 @@ func TestFakeGPU(t *testing.T) { runGPUSuite(t, fakeGPUs(t)) }
 
 // The same on two GPUs.
 func TestRealGPU(t *testing.T) { runGPUSuite(t, realGPUs(t)) }
+
+// The whole suite between a GPU and the host, whether the driver pins host memory or not.
+func TestFakeMixed(t *testing.T) {
+	runMixedSuite(t, fakeGPUs(t))
+	t.Run("pageable", func(t *testing.T) {
+		g := fakeGPUs(t)
+		g.env = append(g.env, "FAKE_CUDA_FAIL=cuMemHostRegister:0:801")
+		runMixedSuite(t, g)
+	})
+}
+
+// The same on real ones.
+func TestRealMixed(t *testing.T) { runMixedSuite(t, realGPUs(t)) }

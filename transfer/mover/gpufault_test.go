@@ -121,7 +121,8 @@ func TestGPULost(t *testing.T) {
 	}
 }
 
-// mixed is a rank whose second buffer is on the host.
+// A rank of whose two buffers one is on a GPU and the other on the host, which a peer's are
+// alike or the other way round.
 func TestGPUAndHost(t *testing.T) {
 	g := fakeGPUs(t)
 	b := g.bench(t, transfer.CUDAFD)
@@ -144,6 +145,10 @@ func TestGPUAndHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	pull := func(tm *lower.Template) error {
+		for i := range 2 {
+			clear(bufs[2+i].Bytes)
+		}
+		bufs[2].Store()
 		k, err := l.Pull(t.Context(), tm, lower.Job{SrcBlocks: []int32{1, 3}, DstBlocks: []int32{0, 2}, Tokens: layout.Span{Hi: 32}})
 		if err != nil {
 			return err
@@ -151,17 +156,45 @@ func TestGPUAndHost(t *testing.T) {
 		<-k.Done()
 		return k.Err()
 	}
-	if err := pull(straight); err != nil {
-		t.Fatal(err)
-	}
-	bufs[2].Load()
-	for i := range 2 {
-		if d := bufs[2+i].Bytes; !bytes.Equal(d[:512], bufs[i].Bytes[512:1024]) || !bytes.Equal(d[1024:1536], bufs[i].Bytes[1536:2048]) {
-			t.Errorf("buffer %d: bytes differ", i)
+	for name, tm := range map[string]*lower.Template{"straight": straight, "crossed": crossed} {
+		if err := pull(tm); err != nil {
+			t.Fatal(err)
+		}
+		bufs[2].Load()
+		for i := range 2 {
+			d, s := bufs[2+i].Bytes, bufs[i].Bytes
+			if name == "crossed" {
+				s = bufs[1-i].Bytes
+			}
+			if !bytes.Equal(d[:512], s[512:1024]) || !bytes.Equal(d[1024:1536], s[1536:2048]) {
+				t.Errorf("%s: buffer %d: bytes differ", name, i)
+			}
 		}
 	}
-	if err := pull(crossed); !errors.Is(err, transfer.ErrMemory) || !strings.Contains(err.Error(), "stage it") {
-		t.Errorf("from a GPU to the host: %v", err)
+}
+
+// What fails between a GPU and the host settles its ticket, and the next pull is whole.
+func TestMixedFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail string
+		is   error
+		says string
+	}{
+		"a copy is refused": {"cuMemcpy3DAsync:0:1,cuMemcpy3DAsync:1:0", transfer.ErrMemory, "CUDA_ERROR_INVALID_VALUE"},
+		"out of memory":     {"cuMemcpy3DAsync:0:2", transfer.ErrMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+		"context lost":      {"exec:0:700", transfer.ErrMover, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := fakeGPUs(t)
+			b := g.bench(t, transfer.CUDA)
+			cfg := g.config()
+			cfg.Env = append(cfg.Env, "FAKE_CUDA_FAIL="+c.fail)
+			p := transfertest.PairOf(t, transfertest.Env{Backend: start(t, cfg), Source: b.alloc(0), Alloc: transfertest.Memfd})
+			k := p.Pull(t, layout.Span{Hi: 100})
+			if <-k.Done(); !errors.Is(k.Err(), c.is) || !strings.Contains(k.Err().Error(), c.says) {
+				t.Errorf("the ticket: %v; want %v with %q", k.Err(), c.is, c.says)
+			}
+		})
 	}
 }
 

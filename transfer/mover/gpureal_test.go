@@ -29,21 +29,28 @@ type large struct {
 
 func setLarge(t *testing.T, b *bench, m *Mover, size int64) *large {
 	t.Helper()
+	return setEnds(t, m, size, b.alloc(0), b.alloc(1))
+}
+
+func setEnds(t *testing.T, m *Mover, size int64, src, dst transfertest.Alloc) *large {
+	t.Helper()
 	x := &large{m: m, j: lower.Job{Tokens: layout.Span{Hi: 64 * 16}}}
 	for i := range int32(64) {
 		x.j.SrcBlocks, x.j.DstBlocks = append(x.j.SrcBlocks, i), append(x.j.DstBlocks, 63-i)
 	}
 	for i := range x.src { // before the destination: this process works in the context of GPU 0
-		x.src[i] = b.alloc(0)(t, size)
+		x.src[i] = src(t, size)
 	}
-	x.dst = b.alloc(1)(t, size)
+	x.dst = dst(t, size)
 	_, err := m.Register(t.Context(), 0, x.dst.Memory())
 	must(t, err)
 	for i := range x.src {
 		for k := range x.src[i].Bytes {
 			x.src[i].Bytes[k] = byte(k*7 + k>>11 + i*93)
 		}
-		x.src[i].Store()
+		if x.src[i].Store != nil {
+			x.src[i].Store()
+		}
 		x.links[i], err = m.Open(t.Context(), transfer.Peer{ID: transfer.PeerID(fmt.Sprintf("p/%d@1", i)),
 			Regions: map[transfer.RegionID]transfer.Memory{0: x.src[i].Memory()}})
 		must(t, err)
@@ -69,7 +76,7 @@ func (x *large) pull(t *testing.T, i int) transfer.Ticket {
 // check compares the destination with source i.
 func (x *large) check(t *testing.T, i int) {
 	t.Helper()
-	x.dst.Load()
+	x.load()
 	block := len(x.dst.Bytes) / 64
 	for k := range 64 {
 		if !bytes.Equal(x.dst.Bytes[(63-k)*block:][:block], x.src[i].Bytes[k*block:][:block]) {
@@ -90,30 +97,56 @@ func TestGPUMoverKilled(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := g.bench(t, kind)
 				m := start(t, g.config())
-				x := setLarge(t, b, m, size)
-				var open []transfer.Ticket
-				for i := range 40 {
-					open = append(open, x.pull(t, i%2))
-				}
-				<-open[3].Done()
-				must(t, unix.Kill(m.PID(), unix.SIGKILL))
-				dead := 0
-				for _, k := range open {
-					if <-k.Done(); errors.Is(k.Err(), transfer.ErrMover) {
-						dead++
-					}
-				}
-				if dead == 0 && size > 1<<20 { // small copies may be done before the kill
-					t.Error("no ticket was open at the kill")
-				}
-				x.dst.Load()
-				first := bytes.Clone(x.dst.Bytes)
-				for range 3 {
-					x.dst.Load()
-					if !bytes.Equal(first, x.dst.Bytes) {
-						t.Fatal("memory changes after the mover's exit was seen")
-					}
-				}
+				setLarge(t, b, m, size).kill(t, size)
+			})
+		}
+	})
+}
+
+// kill kills the mover under copies.
+func (x *large) kill(t *testing.T, size int64) {
+	var open []transfer.Ticket
+	for i := range 40 {
+		open = append(open, x.pull(t, i%2))
+	}
+	<-open[3].Done()
+	must(t, unix.Kill(x.m.PID(), unix.SIGKILL))
+	dead := 0
+	for _, k := range open {
+		if <-k.Done(); errors.Is(k.Err(), transfer.ErrMover) {
+			dead++
+		}
+	}
+	if dead == 0 && size > 1<<20 { // small copies may be done before the kill
+		t.Error("no ticket was open at the kill")
+	}
+	x.load()
+	first := bytes.Clone(x.dst.Bytes)
+	for range 3 {
+		x.load()
+		if !bytes.Equal(first, x.dst.Bytes) {
+			t.Fatal("memory changes after the mover's exit was seen")
+		}
+	}
+}
+
+func (x *large) load() {
+	if x.dst.Load != nil {
+		x.dst.Load()
+	}
+}
+
+// The same of copies between a GPU and memory of the host, pinned and not.
+func TestMixedMoverKilled(t *testing.T) {
+	eachGPUs(t, func(t *testing.T, g gpus, size int64) {
+		for _, fail := range []string{"", "cuMemHostRegister:0:801"} { // a real driver does as it likes
+			cfg := g.config()
+			cfg.Env = append(cfg.Env, "FAKE_CUDA_FAIL="+fail)
+			t.Run("to the host "+fail, func(t *testing.T) {
+				setEnds(t, start(t, cfg), size, g.bench(t, transfer.CUDA).alloc(0), transfertest.Memfd).kill(t, size)
+			})
+			t.Run("from the host "+fail, func(t *testing.T) {
+				setEnds(t, start(t, cfg), size, transfertest.Memfd, g.bench(t, transfer.CUDA).alloc(0)).kill(t, size)
 			})
 		}
 	})

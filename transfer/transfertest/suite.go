@@ -17,8 +17,6 @@ type Env struct {
 	Backend transfer.Backend
 	Alloc   Alloc
 	Source  Alloc // of the source ranks' memory; nil: Alloc
-	// NoConvert says that the backend refuses conversions.
-	NoConvert bool
 	// MaxOpen is the bound on open tickets; 0 when there is none to reach.
 	MaxOpen int
 	// Hold stops copies that begin after it, until release is called.
@@ -37,11 +35,7 @@ type Open func(t *testing.T) Env
 func Run(t *testing.T, open Open) {
 	for name, shape := range Shapes() {
 		t.Run("bytes/"+name, func(t *testing.T) {
-			if e := open(t); e.NoConvert && name == "converted" {
-				testNoConvert(t, e, shape)
-			} else {
-				testBytes(t, e, shape)
-			}
+			testBytes(t, open(t), shape)
 		})
 	}
 	for name, f := range map[string]func(*testing.T, Env){
@@ -145,17 +139,6 @@ func testBytes(t *testing.T, e Env, s Shape) {
 	if err := e.Backend.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-}
-
-// A conversion that the backend lacks is refused before the first byte.
-func testNoConvert(t *testing.T, e Env, s Shape) {
-	w := newWorld(t, s, e)
-	w.register(t, e.Backend, 0)
-	want := w.shadow(t, 0, nil, nil)
-	if err := try(t, w.open(t, e.Backend, 0), w.template(t, 0), s.job(0, layout.Span{Hi: 40})); !errors.Is(err, transfer.ErrConvert) {
-		t.Errorf("Pull: %v, want ErrConvert", err)
-	}
-	equal(t, w.dst[0], want)
 }
 
 func testZeroLength(t *testing.T, e Env) {

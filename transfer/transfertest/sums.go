@@ -62,11 +62,16 @@ func checkSums(t *testing.T, e Env, w *world, s Shape, pair int, j lower.Job) {
 	if p.Paged() {
 		at = p.View.Off + int64(j.DstBlocks[p.Tokens.Lo/p.Depth])*p.View.Item + int64(p.Tokens.Lo%p.Depth)*p.View.Row
 	}
-	b := w.dst[ranks.Dst][p.View.Buffer].Bytes
-	b[at] ^= 4
+	buf := &w.dst[ranks.Dst][p.View.Buffer]
+	flip := func() {
+		buf.load()
+		buf.Bytes[at] ^= 4
+		buf.store()
+	}
+	flip()
 	want := m.States[p.State].Name
 	if n, first := match.Compare(m, add()); n != 1 || !strings.Contains(first, want) {
 		t.Errorf("a bit of %s changed: %d sums differ, the first of %s", want, n, first)
 	}
-	b[at] ^= 4
+	flip()
 }

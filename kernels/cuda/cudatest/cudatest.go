@@ -27,6 +27,8 @@ type Counts struct {
 
 	Strided, Flat, Batches, Batched, Sets, Bytes int64
 
+	Pinned, Pageable int64 // copies between a GPU and host memory
+
 	hold int64
 }
 

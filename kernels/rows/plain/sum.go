@@ -98,9 +98,6 @@ func checkPlace(j *sums.Job, p *sums.Place) error {
 func resolvePlace(j *sums.Job, p *sums.Place, in transfer.Buffers) (SumOp, error) {
 	var e extent
 	v := p.View
-	if uint64(v.Buffer) < uint64(len(in)) && in[v.Buffer].GPU {
-		return SumOp{}, fmt.Errorf("%w: buffer %d is on a GPU, and a processor adds up: set verify to off for engines on GPUs", transfer.ErrMemory, v.Buffer)
-	}
 	e.step(int64(p.Box.Layers.Len()), v.Layer)
 	e.step(int64(p.Items), v.Item)
 	e.step(int64(p.Depth), v.Row)

@@ -14,7 +14,7 @@
 
 enum {
 	OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 101, BAD_CONTEXT = 201, ALREADY_MAPPED = 208,
-	BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL = 700, PEER_ENABLED = 704,
+	BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL = 700, PEER_ENABLED = 704, PINNED_ALREADY = 712,
 };
 enum { DEVICES = 4, GRAIN = 2 << 20, MAX_PITCH = 0x7fffffff };
 
@@ -24,6 +24,7 @@ struct counts {
 	int64_t violations;                                                                            // use of freed memory and the like
 	int64_t slow;                                                                                  // copies of memory opened in another context
 	int64_t strided, flat, batches, batched, sets, bytes;
+	int64_t pinned, pageable; // copies between a GPU and host memory
 	int64_t hold; // while not zero nothing progresses
 };
 extern struct counts fake_cuda;
@@ -55,6 +56,8 @@ int enter(const char *call);
 // touch finds whether all bytes from at on are live memory, and pending copies that use some.
 int touch(uintptr_t at, size_t n, struct range **first);
 int pending(uintptr_t at, size_t n);
+// host looks at n bytes of host memory: INVALID when some are not mapped or are a GPU's.
+int host(uintptr_t at, size_t n, int *pinned);
 int device_count(void);
 int version(void);
 struct entry { const char *name; int since; void *f; };

@@ -208,11 +208,33 @@ static int f_get(void *to, cu_ptr from, size_t n) {
 	LEAVE;
 }
 
+int host(uintptr_t at, size_t n, int *pinned) {
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = at / page * page, end = at + n;
+	for (uintptr_t p = from; p < end; p += page) {
+		unsigned char in;
+		if (mincore((void *)p, page, &in)) return INVALID;
+	}
+	*pinned = 0;
+	for (struct range *r = ranges; r; r = r->next) {
+		if (!(r->at < end && at < r->at + r->size)) continue;
+		if (r->kind != PINNED || r->at > at || end > r->at + r->size) return INVALID;
+		*pinned = 1;
+	}
+	return OK;
+}
+
 static int f_pin(void *at, size_t n, unsigned flags) {
 	CALL("cuMemHostRegister") {
-		(void)flags;
-		add((uintptr_t)at, n, PINNED, -1, -1);
-		fake_cuda.pins++;
+		int pinned;
+		uintptr_t p = (uintptr_t)at;
+		if (!n || p % (uintptr_t)sysconf(_SC_PAGESIZE) || (flags & ~8u) != 3) rc = INVALID;
+		for (struct range *r = ranges; !rc && r; r = r->next)
+			if (r->kind == PINNED && r->at < p + n && p < r->at + r->size) rc = PINNED_ALREADY;
+		if (!rc) rc = host(p, n, &pinned);
+		if (!rc) {
+			add(p, n, PINNED, -1, -1);
+			fake_cuda.pins++;
+		}
 	}
 	LEAVE;
 }

@@ -6,6 +6,8 @@ enum work { COPY, SET, MARK };
 struct item {
 	enum work work;
 	cu_copy3d c;
+	int unchecked; // bit 0: the source, 1: the destination
+	void *staged;  // what was taken of pageable memory
 	struct event *event;
 	int64_t mark;
 	struct item *next;
@@ -49,19 +51,30 @@ static int side(struct context *x, uintptr_t at, size_t n) {
 }
 
 static int check(const cu_copy3d *c, int flat) {
-	if (c->src_type != CU_UNIFIED || c->dst_type != CU_UNIFIED || !c->width || !c->height || !c->depth) return INVALID;
+	if (!c->width || !c->height || !c->depth) return INVALID;
 	if (c->src_x | c->src_y | c->src_z | c->dst_x | c->dst_y | c->dst_z) return INVALID;
 	if (!flat && (c->src_pitch > MAX_PITCH || c->dst_pitch > MAX_PITCH || c->src_pitch < c->width || c->dst_pitch < c->width)) return INVALID;
 	if (c->depth > 1 && (c->src_height < c->height || c->dst_height < c->height)) return INVALID;
-	struct range *r;
-	if (c->src && touch((uintptr_t)c->src, span(c, c->src_pitch, c->src_height), &r)) return INVALID;
-	return touch((uintptr_t)c->dst, span(c, c->dst_pitch, c->dst_height), &r) ? INVALID : OK;
+	return OK;
 }
 
-static int run(struct context *x, const cu_copy3d *c) {
+// reach checks the memory of one side of a copy and finds whether it is host memory that is not pinned.
+static int reach(int type, uintptr_t at, size_t n, int *pageable) {
+	struct range *r;
+	*pageable = 0;
+	if (type == CU_UNIFIED) return touch(at, n, &r) ? INVALID : OK;
+	int pinned = 0;
+	if (type != CU_HOST || host(at, n, &pinned)) return INVALID;
+	*pageable = !pinned;
+	if (pinned) fake_cuda.pinned++;
+	else fake_cuda.pageable++;
+	return OK;
+}
+
+static int run(struct context *x, const cu_copy3d *c, int unchecked) {
 	int rc = fault("exec");
-	if (!rc && c->src) rc = side(x, (uintptr_t)c->src, span(c, c->src_pitch, c->src_height));
-	if (!rc) rc = side(x, (uintptr_t)c->dst, span(c, c->dst_pitch, c->dst_height));
+	if (!rc && c->src && !(unchecked & 1)) rc = side(x, (uintptr_t)c->src, span(c, c->src_pitch, c->src_height));
+	if (!rc && !(unchecked & 2)) rc = side(x, (uintptr_t)c->dst, span(c, c->dst_pitch, c->dst_height));
 	if (rc == ILLEGAL) fake_cuda.violations++;
 	if (rc) return x->sticky = rc;
 	for (size_t z = 0; z < c->depth; z++)
@@ -80,8 +93,15 @@ static void step(struct stream *s) {
 	s->head = i->next;
 	if (!s->head) s->tail = &s->head;
 	if (i->work == MARK) i->event->seen = i->mark;
-	else run(s->ctx, &i->c);
+	else run(s->ctx, &i->c, i->unchecked);
+	free(i->staged);
 	free(i);
+}
+
+// drain ends what a stream has: a copy of memory that is not pinned waits for it.
+static void drain(struct stream *s) {
+	while (s->head && !s->ctx->sticky)
+		if (!__atomic_load_n(&fake_cuda.hold, __ATOMIC_SEQ_CST)) step(s);
 }
 
 // progress runs a few things of every stream; which stream goes first changes.
@@ -173,9 +193,24 @@ static int put(void *stream, enum work w, const cu_copy3d *c, int flat) {
 	struct stream *s = stream;
 	if (!s) return BAD_HANDLE; // the legacy stream would wait for the engine's
 	if (s->ctx != current) return BAD_CONTEXT;
-	int rc = check(c, flat);
-	if (!rc) push(s, w)->c = *c;
-	return rc;
+	int rc = check(c, flat), from = 0, to = 0;
+	cu_copy3d own = *c;
+	if (c->src_type == CU_HOST) own.src = (cu_ptr)(uintptr_t)c->src_host;
+	if (c->dst_type == CU_HOST) own.dst = (cu_ptr)(uintptr_t)c->dst_host;
+	size_t n = span(&own, own.src_pitch, own.src_height);
+	if (!rc && own.src) rc = reach(own.src_type, (uintptr_t)own.src, n, &from);
+	if (!rc) rc = reach(own.dst_type, (uintptr_t)own.dst, span(&own, own.dst_pitch, own.dst_height), &to);
+	if (rc) return rc;
+	struct item *i = push(s, w);
+	if (from) {
+		i->staged = malloc(n);
+		memcpy(i->staged, (void *)(uintptr_t)own.src, n);
+		own.src = (cu_ptr)(uintptr_t)i->staged;
+	}
+	i->c = own;
+	i->unchecked = from | to << 1;
+	if (to) drain(s);
+	return s->ctx->sticky;
 }
 
 static cu_copy3d line(cu_ptr dst, cu_ptr src, size_t n) {
