@@ -51,17 +51,14 @@ func checkSums(t *testing.T, e Env, w *world, s Shape, pair int, j lower.Job) {
 		}
 		return got
 	}
-	if n, first := match.Compare(m, add()); n > 0 {
-		t.Errorf("tokens %v pair %d: %d sums differ of %d, the first of %s", j.Tokens, pair, n, match.Total(), first)
+	if n, of := match.Compare(m, add()); n > 0 {
+		t.Errorf("tokens %v pair %d: %d sums differ of %d, the first of %s", j.Tokens, pair, n, match.Total(), of)
 	}
 	if match.Total() == 0 {
 		return
 	}
 	p := &ask.Places[0]
-	at := p.View.Off + int64(j.DstSlot)*p.View.Item + int64(p.Depth-1)*p.View.Row
-	if p.Paged() {
-		at = p.View.Off + int64(j.DstBlocks[p.Tokens.Lo/p.Depth])*p.View.Item + int64(p.Tokens.Lo%p.Depth)*p.View.Row
-	}
+	at := first(p, j)
 	buf := &w.dst[ranks.Dst][p.View.Buffer]
 	flip := func() {
 		buf.load()
@@ -70,8 +67,16 @@ func checkSums(t *testing.T, e Env, w *world, s Shape, pair int, j lower.Job) {
 	}
 	flip()
 	want := m.States[p.State].Name
-	if n, first := match.Compare(m, add()); n != 1 || !strings.Contains(first, want) {
-		t.Errorf("a bit of %s changed: %d sums differ, the first of %s", want, n, first)
+	if n, of := match.Compare(m, add()); n != 1 || !strings.Contains(of, want) {
+		t.Errorf("a bit of %s changed: %d sums differ, the first of %s", want, n, of)
 	}
 	flip()
+}
+
+// first is where a byte lies that is summed.
+func first(p *sums.Place, j lower.Job) int64 {
+	if p.Paged() {
+		return p.View.Off + int64(j.DstBlocks[p.Tokens.Lo/p.Depth])*p.View.Item + int64(p.Tokens.Lo%p.Depth)*p.View.Row
+	}
+	return p.View.Off + int64(j.DstSlot)*p.View.Item + int64(p.Depth-1)*p.View.Row
 }
