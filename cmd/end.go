@@ -16,6 +16,7 @@ import (
 // understand changes the number.
 const (
 	shmProtocol   = "memfd/1"
+	gpuProtocol   = "cuda-ipc/1"
 	tcpProtocol   = "tls/1"
 	plainProtocol = "plain/1"
 )
@@ -31,7 +32,7 @@ func end(s config.Staging, addr string, noNIXL error) choice.End {
 	if noNIXL != nil {
 		lib.Missing = brief(noNIXL)
 	}
-	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, stream, lib}, Process: process(), Speed: speed(s, addr)}
+	e := choice.End{Offers: []choice.Offer{{Name: choice.Shm, Protocol: shmProtocol}, {Name: choice.CUDAIPC, Protocol: gpuProtocol}, stream, lib}, Process: process(), Speed: speed(s, addr)}
 	for i, o := range e.Offers {
 		if o.Missing == "" {
 			e.Offers[i].Missing = unwanted(s, o.Name)
@@ -51,10 +52,11 @@ func brief(err error) string {
 
 // unwanted is why the configuration leaves a transport out.
 func unwanted(s config.Staging, name string) string {
+	maps := choice.Choice{Transport: name}.Maps()
 	switch {
-	case name == choice.Shm && s.When == config.Always:
+	case maps && s.When == config.Always:
 		return "staging.when is " + s.When
-	case name == choice.Shm, s.Transport == config.Auto, s.Transport == name, s.Transport == config.TCPPlain && name == choice.TCP:
+	case maps, s.Transport == config.Auto, s.Transport == name, s.Transport == config.TCPPlain && name == choice.TCP:
 		return ""
 	}
 	return "staging.transport is " + s.Transport

@@ -131,11 +131,15 @@ func (s *Sidecar) pull(f machine.Pull) {
 		return
 	}
 	s.tickets[f.Ticket] = t
+	by := s.cfg.Backend.Name()
+	if pr := s.pairs[f.Peer]; pr != nil {
+		by = pr.choice.Transport
+	}
 	s.work.Go(func() {
 		<-t.Done()
 		s.post(func() {
 			delete(s.tickets, f.Ticket)
-			s.cfg.Metrics.Moved(s.transport(), t.Bytes())
+			s.cfg.Metrics.Moved(by, t.Bytes())
 			s.step(machine.PullDone{Ticket: f.Ticket, Bytes: t.Bytes(), Err: t.Err()})
 		})
 	})
@@ -143,6 +147,7 @@ func (s *Sidecar) pull(f machine.Pull) {
 
 // openLink fetches a peer's descriptors and maps them, aside, or has its memory staged.
 func (s *Sidecar) openLink(f machine.OpenLink) {
+	s.places(f.Peer, placeOf(f.Buffers.Cards, func(c handoff.BufferCard) *handoff.GPUMemory { return c.GPU }))
 	if !s.mapped(f.Peer) {
 		s.local = append(s.local, machine.Linked{Peer: f.Peer, Err: s.stages(f.Peer, f.Buffers.Chunk)})
 		return
@@ -150,7 +155,7 @@ func (s *Sidecar) openLink(f machine.OpenLink) {
 	s.work.Go(func() {
 		l, err := s.connect(s.ctx, f.Peer, f.Buffers)
 		ok := s.post(func() {
-			if errors.Is(err, handoff.ErrGone) && s.ctx.Err() == nil { // its socket is not reached
+			if err != nil {
 				err = s.unmappable(f.Peer, f.Buffers.Chunk, err)
 			}
 			if err == nil && l != nil {

@@ -66,6 +66,7 @@ type Sidecar struct {
 	numbers  map[engineSession]machine.Session
 	last     machine.Session
 	buffers  map[machine.Session]*buffers
+	place    choice.Place // where those of the newest engine are
 	up       map[handoff.Member][]peerSession
 	links    map[handoff.Member]transfer.Link
 	tickets  map[uint64]transfer.Ticket
@@ -145,14 +146,6 @@ func (s *Sidecar) Serve(engines engineDoor, peers peerDoor, fds fdDoor) {
 		}
 		return nil
 	})
-}
-
-// transport is the name that discovery has for what the backend does.
-func (s *Sidecar) transport() string {
-	if ts := s.cfg.Record.Transports; len(ts) > 0 {
-		return ts[0]
-	}
-	return s.cfg.Backend.Name()
 }
 
 // Run steps the machine until ctx ends, or discovery refuses the record. Then open copies are asked to stop, and awaited

@@ -16,6 +16,7 @@ import (
 	"github.com/batonkv/baton/sidecar/peer/fd"
 	"github.com/batonkv/baton/sidecar/sockfd"
 	"github.com/batonkv/baton/transfer"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/direct"
 )
 
@@ -51,6 +52,7 @@ func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
 				return
 			}
 			if b.ready = err == nil; b.ready {
+				s.lies(placeOf(b.decls, func(d handoff.BufferDecl) *handoff.GPUMemory { return d.GPU }))
 				s.staging.engine(s.attached[s.sessions[f.Session]], b)
 			}
 			pid := s.cfg.MoverPID()
@@ -62,6 +64,26 @@ func (s *Sidecar) mapBuffers(f machine.MapBuffers) {
 			}
 		})
 	})
+}
+
+// placeOf is where buffers are.
+func placeOf[T any](bs []T, gpu func(T) *handoff.GPUMemory) (at choice.Place) {
+	for _, b := range bs {
+		if gpu(b) != nil {
+			at |= choice.OnGPU
+		} else {
+			at |= choice.OnHost
+		}
+	}
+	return at
+}
+
+// lies notes where this rank's memory is. Links of an engine before this one have ended.
+func (s *Sidecar) lies(at choice.Place) {
+	s.place = at
+	for _, p := range s.sortedPairs() {
+		s.places(p, s.pairs[p].memory.Peer)
+	}
 }
 
 // register maps every declared buffer.

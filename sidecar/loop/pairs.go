@@ -11,6 +11,7 @@ import (
 	"github.com/batonkv/baton/sidecar/events"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/metrics"
+	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/choice"
 )
 
@@ -19,6 +20,7 @@ type pair struct {
 	end    choice.End    // what the peer says of itself
 	wire   choice.Choice // which transport moves chunks between the two, either way
 	choice choice.Choice // how this rank reads
+	memory choice.Memory // what choice rests on
 	err    error         // there is no way
 	since  time.Time     // of choice
 	probed
@@ -40,14 +42,27 @@ func (s *Sidecar) meet(p handoff.Member, end choice.End) {
 	pr := &pair{end: end}
 	pr.wire, _ = choice.Wire(s.own(), end)
 	s.pairs[p] = pr
-	s.choose(p, "")
+	s.choose(p, choice.Memory{Own: s.place})
 }
 
-// choose chooses anew; unmapped is why the peer's memory could not be mapped.
-func (s *Sidecar) choose(p handoff.Member, unmapped string) {
+// places chooses again where a peer's memory, or this rank's, is not where it was thought to be.
+func (s *Sidecar) places(p handoff.Member, at choice.Place) {
 	pr := s.pairs[p]
-	pr.choice, pr.err = choice.Choose(s.own(), pr.end, unmapped)
-	pr.since = time.Now()
+	if pr == nil || pr.memory.Own == s.place && pr.memory.Peer == at {
+		return
+	}
+	m := choice.Memory{Own: s.place, Peer: at}
+	if c, _ := choice.Choose(s.own(), pr.end, m); c != pr.choice {
+		s.choose(p, m)
+	}
+	pr.memory = m
+}
+
+// choose chooses anew, by what is known of the memory of both.
+func (s *Sidecar) choose(p handoff.Member, m choice.Memory) {
+	pr := s.pairs[p]
+	pr.choice, pr.err = choice.Choose(s.own(), pr.end, m)
+	pr.memory, pr.since = m, time.Now()
 	s.log.Info("transport chosen", "peer", p, "transport", pr.choice.Transport, "code", pr.choice.Code, "why", pr.choice.Why)
 	was := pr.finding.Verdict
 	if s.found(p, choice.Judge(pr.choice, pr.measured, choice.Expected{}, "")); pr.finding.Verdict == was || pr.finding.Verdict == choice.Unmeasured {
@@ -84,7 +99,7 @@ func (s *Sidecar) sortedPairs() []handoff.Member {
 // mapped reports whether a peer's memory is to be mapped.
 func (s *Sidecar) mapped(p handoff.Member) bool {
 	pr := s.pairs[p]
-	return pr != nil && pr.choice.Transport == choice.Shm
+	return pr != nil && pr.choice.Maps()
 }
 
 // stages has a peer's memory come by staging, from chunks of that size, or says why it cannot.
@@ -108,12 +123,17 @@ var (
 )
 
 // unmappable goes over to staging after the memory of a peer of this host could not be had:
-// its socket may lie in another mount namespace. Without staging the failure stays.
+// its socket may lie in another mount namespace, or its GPU be out of reach. Without staging
+// the failure stays.
 func (s *Sidecar) unmappable(p handoff.Member, chunk int64, why error) error {
-	if !s.staging.reaches(p) {
+	pr := s.pairs[p]
+	apart := errors.Is(why, handoff.ErrGone) || pr != nil && pr.choice.Transport == choice.CUDAIPC && errors.Is(why, transfer.ErrMemory)
+	if !apart || s.ctx.Err() != nil || !s.staging.reaches(p) {
 		return why
 	}
-	s.choose(p, clip(why.Error()))
+	m := pr.memory
+	m.Unmapped = clip(why.Error())
+	s.choose(p, m)
 	return s.stages(p, chunk)
 }
 
@@ -121,7 +141,7 @@ func (s *Sidecar) unmappable(p handoff.Member, chunk int64, why error) error {
 func (s *Sidecar) linked(p handoff.Member, err error) {
 	pr := s.pairs[p]
 	switch {
-	case pr == nil || pr.choice.Transport != choice.Shm:
+	case pr == nil || !pr.choice.Maps():
 	case err != nil:
 		s.found(p, choice.Judge(pr.choice, pr.measured, choice.Expected{}, clip(err.Error())))
 	default:

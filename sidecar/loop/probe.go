@@ -47,7 +47,7 @@ func (s *Sidecar) reads(p handoff.Member) bool {
 // staged reports whether chunks are how this rank reads from a peer: the link can be measured.
 func (s *Sidecar) staged(p handoff.Member) bool {
 	pr := s.pairs[p]
-	return pr != nil && s.staging != nil && pr.choice.Transport != "" && pr.choice.Transport != choice.Shm
+	return pr != nil && s.staging != nil && pr.choice.Transport != "" && !pr.choice.Maps()
 }
 
 // standing are the links that can be measured and whose wire mover is up.

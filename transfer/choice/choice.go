@@ -15,9 +15,10 @@ var ErrNone = errors.New("choice: no transport in common")
 
 // Names of transports.
 const (
-	Shm  = "shm"  // memory of the same host is mapped
-	NIXL = "nixl" // staging over NIXL
-	TCP  = "tcp"  // staging over TCP
+	Shm     = "shm"     // memory of the same host is mapped
+	CUDAIPC = "cudaipc" // GPU memory of the same host is mapped
+	NIXL    = "nixl"    // staging over NIXL
+	TCP     = "tcp"     // staging over TCP
 )
 
 // order is that of transports which move chunks, the preferred one first.
@@ -58,25 +59,27 @@ const (
 	Protocol Code = "protocol" // the ends speak different protocols of a better one
 	Emulated Code = "emulated" // a better one would emulate reads over TCP
 	Unmapped Code = "unmapped" // same host, and yet its memory could not be mapped
+	Mixed    Code = "mixed"    // same host, one end on a GPU and the other not
 	None     Code = "none"     // there is none
 )
 
 // Fallback reports whether something better was passed over.
 func (c Code) Fallback() bool {
-	return c != Mapped && c != Best
+	return c != Mapped && c != Best && c != Mixed
 }
 
 // Way is how the bytes of a transport travel.
 type Way string
 
 const (
-	Copy      Way = "copy"      // by the CPU, between mapped memory
-	TLS       Way = "tls"       // TCP with TLS 1.3
-	Plain     Way = "plain"     // TCP in clear
-	CMA       Way = "cma"       // one process reads the other's memory
-	RDMA      Way = "rdma"      // a network adapter does
-	Emulation Way = "ucx-tcp"   // UCX emulates reads over TCP, and needs the other process for that
-	Unknown   Way = "not-known" // of a transport that this release does not know
+	Copy       Way = "copy"        // by the CPU, between mapped memory
+	CopyEngine Way = "copy-engine" // by a GPU's copy engines, between mapped memory
+	TLS        Way = "tls"         // TCP with TLS 1.3
+	Plain      Way = "plain"       // TCP in clear
+	CMA        Way = "cma"         // one process reads the other's memory
+	RDMA       Way = "rdma"        // a network adapter does
+	Emulation  Way = "ucx-tcp"     // UCX emulates reads over TCP, and needs the other process for that
+	Unknown    Way = "not-known"   // of a transport that this release does not know
 )
 
 // Choice is how a rank reads from another.
@@ -88,26 +91,34 @@ type Choice struct {
 	Caveat    string // why Way is not what the transport is for; empty: it is
 }
 
-// Choose says how own reads from peer. unmapped is why the memory of a peer of the same host
-// could not be mapped, empty before that was tried.
-func Choose(own, peer End, unmapped string) (Choice, error) {
+// Maps reports whether the peer's memory is mapped, and not staged.
+func (c Choice) Maps() bool { return c.Transport == Shm || c.Transport == CUDAIPC }
+
+// Choose says how own reads from peer, by what is known of their memory.
+func Choose(own, peer End, m Memory) (Choice, error) {
 	same := own.Host != "" && own.Host == peer.Host
-	o, p := own.offer(Shm), peer.offer(Shm)
-	why, kind := lack(own, peer, o, p)
-	if same && why == "" && unmapped == "" {
-		return Choice{Transport: Shm, Code: Mapped, Why: "same host: memory is mapped", Way: Copy}, nil
+	name, why := m.mapping()
+	kind := Mixed
+	if why == "" {
+		why, kind = lack(own, peer, own.offer(name), peer.offer(name))
 	}
+	if same && why == "" && m.Unmapped == "" {
+		return mapped(name), nil
+	}
+	unmapped := m.Unmapped
 	if why != "" && kind != None {
 		unmapped = why
 	}
 	c, err := Wire(own, peer)
 	if same && unmapped != "" {
 		c.Why += "; its memory is not mapped: " + unmapped
-		if why == "" && err == nil {
-			c.Code = Unmapped
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			err = fmt.Errorf("%w; its memory is not mapped: %s", err, unmapped)
+		case kind == Mixed:
+			c.Code = Mixed
+		case why == "":
+			c.Code = Unmapped
 		}
 	}
 	return c, err

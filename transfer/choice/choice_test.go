@@ -23,54 +23,62 @@ func end(name, h string, offers ...string) End {
 	return e
 }
 
+// choosing is two ends and what one of them chooses.
+type choosing struct {
+	name      string
+	own, peer End
+	memory    Memory
+	want      string // transport code way
+	why       string
+}
+
+func (c choosing) check(t *testing.T) {
+	t.Helper()
+	got, err := Choose(c.own, c.peer, c.memory)
+	if s := got.Transport + " " + string(got.Code) + " " + string(got.Way); s != c.want || got.Why != c.why {
+		t.Errorf("%s: %s: %s\nwant %s: %s", c.name, s, got.Why, c.want, c.why)
+	}
+	if none := got.Transport == ""; none != (err != nil) || none != errors.Is(err, ErrNone) {
+		t.Errorf("%s: transport %q, error %v", c.name, got.Transport, err)
+	}
+}
+
 func TestChoose(t *testing.T) {
 	all := []string{"shm", "nixl", "tcp"}
 	with := func(e End, f func(*Process)) End { f(&e.Process); return e }
 	rdma := func(p *Process) { p.RDMA = 50e9 }
-	for _, c := range []struct {
-		name      string
-		own, peer End
-		unmapped  string
-		want      string // transport code way
-		why       string
-	}{
-		{"same host", end("a/0", "h", all...), end("b/0", "h", all...), "", "shm mapped copy", "same host: memory is mapped"},
-		{"same host, staged always at the peer", end("a/0", "h", all...), end("b/0", "h", "shm!staging.when is always", "nixl", "tcp"), "",
+	for _, c := range []choosing{
+		{"same host", end("a/0", "h", all...), end("b/0", "h", all...), Memory{}, "shm mapped copy", "same host: memory is mapped"},
+		{"same host, staged always at the peer", end("a/0", "h", all...), end("b/0", "h", "shm!staging.when is always", "nixl", "tcp"), Memory{},
 			"nixl best cma", "same host: nixl; its memory is not mapped: shm is not there on b/0: staging.when is always"},
-		{"same host, its socket is not reached", end("a/0", "h", all...), end("b/0", "h", all...), "no such file",
+		{"same host, its socket is not reached", end("a/0", "h", all...), end("b/0", "h", all...), Memory{Unmapped: "no such file"},
 			"nixl unmapped cma", "same host: nixl; its memory is not mapped: no such file"},
-		{"other host with RDMA", with(end("a/0", "h", all...), rdma), with(end("b/0", "g", all...), rdma), "", "nixl best rdma", "other host: nixl"},
-		{"other host, RDMA at one end", with(end("a/0", "h", all...), rdma), end("b/0", "g", all...), "", "tcp emulated tls",
+		{"other host with RDMA", with(end("a/0", "h", all...), rdma), with(end("b/0", "g", all...), rdma), Memory{}, "nixl best rdma", "other host: nixl"},
+		{"other host, RDMA at one end", with(end("a/0", "h", all...), rdma), end("b/0", "g", all...), Memory{}, "tcp emulated tls",
 			"other host: tcp, because nixl would emulate reads over TCP: there is no RDMA device on the host of b/0"},
-		{"no library there", end("a/0", "h", all...), end("b/0", "g", "shm", "nixl!library missing", "tcp"), "", "tcp lacks tls",
+		{"no library there", end("a/0", "h", all...), end("b/0", "g", "shm", "nixl!library missing", "tcp"), Memory{}, "tcp lacks tls",
 			"other host: tcp, because nixl is not there on b/0: library missing"},
-		{"no library here", end("a/0", "h", "shm", "nixl!library missing", "tcp"), end("b/0", "g", all...), "", "tcp lacks tls",
+		{"no library here", end("a/0", "h", "shm", "nixl!library missing", "tcp"), end("b/0", "g", all...), Memory{}, "tcp lacks tls",
 			"other host: tcp, because nixl is not there on a/0: library missing"},
-		{"never heard of there", end("a/0", "h", all...), end("b/0", "g", "tcp"), "", "tcp lacks tls",
+		{"never heard of there", end("a/0", "h", all...), end("b/0", "g", "tcp"), Memory{}, "tcp lacks tls",
 			"other host: tcp, because nixl is not there on b/0: it does not name it"},
-		{"other library version", end("a/0", "h", "nixl=nixl/1 1.5", "tcp"), end("b/0", "g", "nixl=nixl/1 2.0", "tcp"), "", "tcp protocol tls",
+		{"other library version", end("a/0", "h", "nixl=nixl/1 1.5", "tcp"), end("b/0", "g", "nixl=nixl/1 2.0", "tcp"), Memory{}, "tcp protocol tls",
 			"other host: tcp, because nixl speaks nixl/1 1.5 on a/0 and nixl/1 2.0 on b/0"},
-		{"nobody has it", end("a/0", "h", "shm", "tcp"), end("b/0", "g", "shm", "tcp"), "", "tcp best tls", "other host: tcp"},
-		{"plain", end("a/0", "h", "tcp=plain/1"), end("b/0", "g", "tcp=plain/1"), "", "tcp best plain", "other host: tcp"},
-		{"nixl alone over TCP", end("a/0", "h", "nixl"), end("b/0", "g", "nixl"), "", "nixl best ucx-tcp", "other host: nixl"},
-		{"other PID namespace", end("a/0", "h", "nixl", "tcp"), with(end("b/0", "h", "nixl", "tcp"), func(p *Process) { p.PIDs = "pid:[2]" }), "",
+		{"nobody has it", end("a/0", "h", "shm", "tcp"), end("b/0", "g", "shm", "tcp"), Memory{}, "tcp best tls", "other host: tcp"},
+		{"plain", end("a/0", "h", "tcp=plain/1"), end("b/0", "g", "tcp=plain/1"), Memory{}, "tcp best plain", "other host: tcp"},
+		{"nixl alone over TCP", end("a/0", "h", "nixl"), end("b/0", "g", "nixl"), Memory{}, "nixl best ucx-tcp", "other host: nixl"},
+		{"other PID namespace", end("a/0", "h", "nixl", "tcp"), with(end("b/0", "h", "nixl", "tcp"), func(p *Process) { p.PIDs = "pid:[2]" }), Memory{},
 			"tcp emulated tls", "same host: tcp, because nixl would emulate reads over TCP: the two run in different PID namespaces, and CMA reads by process id"},
-		{"other user", end("a/0", "h", "nixl"), with(end("b/0", "h", "nixl"), func(p *Process) { p.User = 7 }), "", "nixl best ucx-tcp", "same host: nixl"},
+		{"other user", end("a/0", "h", "nixl"), with(end("b/0", "h", "nixl"), func(p *Process) { p.User = 7 }), Memory{}, "nixl best ucx-tcp", "same host: nixl"},
 		{"other user who may trace, at both ends", with(end("a/0", "h", "nixl"), func(p *Process) { p.Ptrace = true }),
-			with(end("b/0", "h", "nixl"), func(p *Process) { p.User, p.Ptrace = 7, true }), "", "nixl best cma", "same host: nixl"},
-		{"yama", end("a/0", "h", "nixl"), with(end("b/0", "h", "nixl"), func(p *Process) { p.Yama = 3 }), "", "nixl best ucx-tcp", "same host: nixl"},
-		{"nothing in common", end("a/0", "h", "nixl", "tcp!staging.transport is nixl"), end("b/0", "g", "tcp", "nixl!staging.transport is tcp"), "", " none ",
+			with(end("b/0", "h", "nixl"), func(p *Process) { p.User, p.Ptrace = 7, true }), Memory{}, "nixl best cma", "same host: nixl"},
+		{"yama", end("a/0", "h", "nixl"), with(end("b/0", "h", "nixl"), func(p *Process) { p.Yama = 3 }), Memory{}, "nixl best ucx-tcp", "same host: nixl"},
+		{"nothing in common", end("a/0", "h", "nixl", "tcp!staging.transport is nixl"), end("b/0", "g", "tcp", "nixl!staging.transport is tcp"), Memory{}, " none ",
 			"other host: no transport: nixl is not there on b/0: staging.transport is tcp; tcp is not there on a/0: staging.transport is nixl"},
-		{"a silent peer", end("a/0", "h", all...), End{Name: "b/0", Host: "g"}, "", " none ",
+		{"a silent peer", end("a/0", "h", all...), End{Name: "b/0", Host: "g"}, Memory{}, " none ",
 			"other host: no transport: nixl is not there on b/0: it does not name it; tcp is not there on b/0: it does not name it"},
 	} {
-		got, err := Choose(c.own, c.peer, c.unmapped)
-		if s := got.Transport + " " + string(got.Code) + " " + string(got.Way); s != c.want || got.Why != c.why {
-			t.Errorf("%s: %s: %s\nwant %s: %s", c.name, s, got.Why, c.want, c.why)
-		}
-		if none := got.Transport == ""; none != (err != nil) || none != errors.Is(err, ErrNone) {
-			t.Errorf("%s: transport %q, error %v", c.name, got.Transport, err)
-		}
+		c.check(t)
 	}
 }
 

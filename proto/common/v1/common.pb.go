@@ -3200,11 +3200,11 @@ type Link struct {
 	Peer   *Member                `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
 	// Empty: there is none.
 	Transport string `protobuf:"bytes,3,opt,name=transport,proto3" json:"transport,omitempty"`
-	// mapped, best, lacks, protocol, emulated, unmapped, none: why it was chosen.
+	// mapped, best, lacks, protocol, emulated, unmapped, mixed, none: why it was chosen.
 	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
 	// The same in words.
 	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
-	// How the bytes travel: copy, tls, plain, cma, rdma, ucx-tcp.
+	// How the bytes travel: copy, copy-engine, tls, plain, cma, rdma, ucx-tcp.
 	Way string `protobuf:"bytes,6,opt,name=way,proto3" json:"way,omitempty"`
 	// Why that is not what the transport is for; empty: it is.
 	Caveat string `protobuf:"bytes,7,opt,name=caveat,proto3" json:"caveat,omitempty"`
