@@ -1,0 +1,306 @@
+"""An engine rank's side of its sidecar: one-way messages, and what came, polled between steps."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
+
+from . import _wire, words
+from ._driver import Driver
+from ._fences import Fences
+from ._place import place
+from ._record import DEFAULT_DEADLINE
+from .errors import AttachRefused, Bound, EngineFault, Error, LayoutError
+from .shard import Shard
+from .words import Capacity, Decision, Event, Manifest, Model, OnDown, Reach, Resume, Salt, Scheduler, WeightsPolicy
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank states of itself, once a session."""
+
+    group: str
+    instance: int
+    rank: int
+    ranks: int
+    model: Model
+    shards: Sequence[Shard]
+    capacity: Capacity
+    scheduler: Scheduler
+    on_down: OnDown
+    weights: WeightsPolicy
+    parts: bool
+
+    def check(self) -> None:
+        """Raises AttachRefused or LayoutError for what no sidecar would take."""
+        if not self.group:
+            raise AttachRefused("attach: it names no group")
+        if not 0 < self.instance < 1 << 64:
+            raise AttachRefused(f"attach: instance {self.instance}: want a random number of 64 bits, equal on all ranks of a launch")
+        if not 0 <= self.rank < self.ranks:
+            raise AttachRefused(f"attach: rank {self.rank} of {self.ranks}")
+        if not self.shards:
+            raise AttachRefused("attach: it states no shard")
+        for s in self.shards:
+            try:
+                state = self.model.states[self.model.index(s.state)]
+            except KeyError as err:
+                raise LayoutError(f"shard: {err.args[0]}") from None
+            if s.elems != state.elems:
+                raise LayoutError(f"shard of {s.state}: {s.elems} elements a unit, and the model says {state.elems}")
+            for what, (lo, hi), n in (("layers", s.layers, state.layers), ("units", s.units, state.units)):
+                if not 0 <= lo < hi <= n:
+                    raise LayoutError(f"shard of {s.state}: {what} [{lo}, {hi}) of {n}")
+
+
+def attach(
+    run_dir: str | os.PathLike[str],
+    *,
+    group: str,
+    instance: int,
+    model: Model,
+    shards: Sequence[Shard],
+    capacity: Capacity,
+    rank: int = 0,
+    ranks: int = 1,
+    scheduler: Scheduler = Scheduler.RANK,
+    on_down: OnDown = OnDown.FAIL,
+    weights: WeightsPolicy = WeightsPolicy.REFUSE,
+    parts: bool = False,
+    timeout: float = 60.0,
+    redial: tuple[float, float] = (0.05, 5.0),
+) -> Client:
+    """Attaches a rank to the sidecar of its GPU and returns when a mover maps its memory.
+
+    run_dir is the sidecar's run directory. instance is random, one per launch of the group and
+    equal on all its ranks. shards say where the rank keeps which part of the model; the memory
+    of their tensors is passed to the mover once, and stays until the client is closed. parts
+    says that the engine takes a RESERVE before its hand-off is exported whole, and the resume
+    packet with ADMIT. The client attaches again by itself after redial[0] seconds, doubled for
+    each try that fails, up to redial[1].
+
+    This call and close() wait; no other does. Raises AttachRefused, LayoutError, WrongModel,
+    AlreadyAttached, Relaunch, PeerLost where no sidecar serves run_dir, TimeoutError.
+    """
+    me = Rank(group, instance, rank, ranks, model, tuple(shards), capacity, scheduler, on_down, weights, parts)
+    me.check()
+    if not 0 < redial[0] <= redial[1]:
+        raise AttachRefused(f"attach: redial {redial}: want 0 < least <= most")
+    placed, buffers = place(me.shards)
+
+    def statement(state: Any) -> Any:
+        return _wire.attach(me, placed, buffers, state)
+
+    driver = Driver(os.fspath(run_dir), statement, [(i, b.fd) for i, b in enumerate(buffers)], model.weights_epoch,
+                    on_down == OnDown.RECOMPUTE, redial)
+    driver.start(timeout)
+    return Client(me, driver, buffers)
+
+
+class Client:
+    """One attached rank, made by `attach`. Every call but close() and wait() returns at once;
+    the calls of one engine come from one thread, or are ordered by the engine.
+
+    While no sidecar is there, nothing is lost that matters: the client attaches again, to the
+    same sidecar or the one that takes its place, and states what the engine holds. An export is
+    freed in the group's order; an announcement is said again, and its label has a new manifest;
+    an import fails at once with PeerLost and its source safe; one that waits ends by the word of
+    the next sidecar, at most at its deadline, or under OnDown.RECOMPUTE at once. Its memory is
+    the group's either way, and comes back by RELEASE_QUARANTINE.
+    """
+
+    def __init__(self, me: Rank, driver: Driver, buffers: Sequence[Any]) -> None:
+        self.rank = me  #: what was stated
+        self._driver = driver
+        self._buffers = buffers
+        self._fences = Fences()
+
+    # Prefill.
+
+    def announce(self, label: str) -> None:
+        """Says that label will be exported: an import of it waits from now on, and rank 0 hears
+        its manifest, Exported, before there is state."""
+        self._send(_wire.simple("announce", label=label), lambda r: r.announces(label))
+
+    def export(
+        self,
+        label: str,
+        blocks: Sequence[int],
+        tokens: int,
+        *,
+        slot: int = -1,
+        position: int | None = None,
+        resume: Resume | None = None,
+        copies: int = 1,
+        max_hold: float = 0.0,
+        weights_epoch: int | None = None,
+        salt: Salt | None = None,
+        stream: Any = None,
+        fence: int = 0,
+        parts: int = 0,
+    ) -> None:
+        """Pins a finished prompt's state. Every rank says it; blocks and slot stay untouched
+        until decision FREE of the label, or UnpinExport, or Failed other than Gone.
+
+        blocks is the block table from token 0, slot that of the per-request state (-1: none),
+        tokens how many of the prompt have state, position that of the per-request state
+        (tokens, if left out). resume is rank 0's. copies imports may consume it. max_hold is in
+        seconds; 0: the sidecar's lease. weights_epoch is the engine's at the request's first
+        token (the newest applied, if left out). parts closes so many export_part() of the label.
+
+        The work that wrote the state has ended: the stream is synchronised. Or stream is where it
+        was queued, a torch.cuda.Stream: an event is recorded there, and the state is read when
+        poll() has seen it pass. Or fence is the engine's own number of the step: see fenced().
+        """
+        self._pin(_wire.export, (lambda r: r.closes(label, parts)) if parts else (lambda r: r.exports(label)), stream, fence, dict(
+            label=label, blocks=blocks, tokens=tokens, slot=slot, position=tokens if position is None else position, resume=resume,
+            copies=copies, max_hold=max_hold, weights_epoch=weights_epoch, salt=salt, parts=parts))
+
+    def export_part(
+        self,
+        label: str,
+        part: int,
+        blocks: Sequence[int],
+        tokens: int,
+        reach: Reach,
+        *,
+        position: int | None = None,
+        weights_epoch: int | None = None,
+        salt: Salt | None = None,
+        stream: Any = None,
+        fence: int = 0,
+    ) -> None:
+        """Pins what is computed of a prompt while the rest is. Every rank says the same parts,
+        from 1 in order; export(parts=n) closes them, release() gives them up.
+
+        blocks are those behind the ones that earlier parts named; tokens is of the whole prompt;
+        reach what is computed, and only grows. What continues a label that has ended is dropped.
+        """
+        self._pin(_wire.export_part, lambda r: r.part(label, part), stream, fence, dict(
+            label=label, part=part, blocks=blocks, tokens=tokens, reach=reach, position=tokens if position is None else position,
+            weights_epoch=weights_epoch, salt=salt))
+
+    def release(self, label: str) -> None:
+        """Gives up an exported or announced hand-off; its memory comes back by FREE. Rank 0."""
+        self._send(_wire.simple("release_export", label=label), lambda r: r.releases(label))
+
+    # Decode.
+
+    def import_(self, label: str, manifest: Manifest, tokens: Sequence[int], *, deadline: float = 0.0) -> None:
+        """Asks for a hand-off, under the decode engine's own label ("": that of the manifest).
+        Rank 0. tokens is the prompt; deadline is in seconds, 0: the sidecar's default. Decisions
+        RESERVE and ADMIT follow, and Imported or Failed ends it."""
+        name = label or manifest.label
+        due = time.monotonic() + (deadline if deadline > 0 else DEFAULT_DEADLINE)
+        self._send(_wire.import_(name, manifest, tokens, deadline), lambda r: r.asks(name, manifest, due), imports=name)
+
+    def abort(self, label: str) -> None:
+        """Asks to end an import; Imported or Failed follows. Rank 0."""
+        self._send(_wire.simple("abort_import", label=label))
+
+    def reserved(
+        self, n: int, blocks: Sequence[int], digest: bytes, *, slot: int = -1, cached: int = 0, stream: Any = None, fence: int = 0
+    ) -> None:
+        """Answers RESERVE n, once it was applied, with the memory that was taken.
+
+        blocks is the table from token 0, cached ones included; cached the leading tokens that
+        need no copy, a multiple of the block size. digest is 32 bytes of blocks and slot of the
+        mirrored allocator: unequal digests in a group are an engine failure. Where a step that
+        was queued may still write the memory, stream or fence say which, as in export().
+        """
+        self._send(_wire.reserved(n, False, "", blocks, cached, slot, digest, self._fences.of(stream, fence)))
+
+    def full(self, n: int) -> None:
+        """Answers RESERVE n: there is no room and nothing is held. It is asked again after freed()."""
+        self._send(_wire.reserved(n, True, "", (), 0, -1, b"", 0))
+
+    def refuse(self, n: int, why: str) -> None:
+        """Answers RESERVE n: it can never work."""
+        if not why:
+            raise EngineFault("refuse: it says not why")
+        self._send(_wire.reserved(n, False, why, (), 0, -1, b"", 0))
+
+    def freed(self, blocks: int = 1, slots: int = 0) -> None:
+        """Says that blocks or slots came back: an import that found no room may fit. Rank 0."""
+        self._send(_wire.simple("freed", blocks=blocks, slots=slots))
+
+    # Decisions.
+
+    def decisions(self, through: int) -> list[Decision]:
+        """Takes the decisions up to and with number through that were not taken, in order. Each
+        is applied in one step, the same on every rank; then say applied()."""
+        with self._driver.lock:
+            return self._driver.record.take(through)
+
+    def applied(self, n: int) -> None:
+        """Says that decisions 1 to n are applied."""
+        self._send(_wire.simple("applied", n=n), lambda r: r.applies(n))
+
+    def lifecycle_ack(self, n: int, error: Error | None = None) -> None:
+        """Answers LIFECYCLE n, once it was applied and its action is carried out or, what takes
+        longer, begun. error: the engine refuses."""
+        self._send(_wire.lifecycle_ack(n, error), lambda r: r.acks(n))
+
+    def fenced(self, n: int) -> None:
+        """Says that the engine's steps behind fences 1 to n have ended. With stream= the client
+        says it."""
+        self._send(_wire.simple("fenced", n=n), lambda r: r.fences(n))
+
+    # What came.
+
+    def poll(self) -> list[Event]:
+        """Takes what arrived, in order. Fences whose events have passed are told by this call, so
+        an engine that gives streams polls between its steps."""
+        n = self._fences.passed()
+        if n:
+            self.fenced(n)
+        return self._driver.take()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until something arrived since the last poll(), or timeout seconds. Not for the
+        loop of an engine with work to do."""
+        return bool(select.select([self.fileno()], [], [], timeout)[0])
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when something arrived since the last poll(), decisions
+        included, and when a session was lost or stands again. Only to be watched."""
+        return self._driver.wake
+
+    @property
+    def away(self) -> Error | None:
+        """Why no sidecar is attached; None while one is. The client goes on trying until error
+        says otherwise."""
+        return self._driver.away
+
+    @property
+    def error(self) -> Error | None:
+        """Why the client has ended; None while it lives. What came before stays for poll() and
+        decisions()."""
+        return self._driver.error
+
+    def close(self) -> None:
+        """Sends what is queued and ends the session. A sidecar that does not read is given a
+        second. The memory may still be read until the group is over: see docs/ENGINES.md."""
+        self._driver.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pin(self, encode: Callable[[dict[str, Any]], Any], record: Callable[[Any], bool], stream: Any, fence: int, fields: dict[str, Any]) -> None:
+        if fields["weights_epoch"] is None:
+            fields["weights_epoch"] = self._driver.record.weights
+        fields["fence"] = 0
+        encode(fields)  # what is out of bounds is refused before an event is recorded
+        fields["fence"] = self._fences.of(stream, fence)
+        self._send(encode(fields), record)
+
+    def _send(self, message: Any, record: Callable[[Any], bool] | None = None, imports: str = "") -> None:
+        if message.ByteSize() > _wire.MAX_MESSAGE:
+            raise Bound("message: too large")
+        self._driver.send(message, record, imports)
