@@ -17,15 +17,16 @@ import (
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/dynamo"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/worker"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // dynamoWorkerFlags are the flags of `baton dynamo-worker`.
 type dynamoWorkerFlags struct {
-	config, front, role, component, model string
-	block, maxNew                         int32
-	grace, drain                          time.Duration
+	config, front, role, component, model, folder, group, system string
+	block, maxNew, context                                       int32
+	grace, drain                                                 time.Duration
 }
 
 func newDynamoWorkerCmd() *cobra.Command {
@@ -37,6 +38,10 @@ func newDynamoWorkerCmd() *cobra.Command {
 component, on behalf of one engine that serves the Generate front on a unix socket, as
 the reference engine does. Prefill answers with disaggregated_params that carry the
 manifest; decode has its engine import that, and streams tokens.
+
+Dynamo's HTTP frontend needs the model's tokenizer to serve it: --model-path is a folder with
+config.json, tokenizer.json and what else of Hugging Face's files there is. With --system
+frontends fetch the files there, else they look for the same folder.
 
 FILE has the keys of the sidecar's adapter dynamo: namespace, etcd or folder, listen. Its
 component is where hand-offs that nobody imports are released.
@@ -54,6 +59,10 @@ it are served for --grace, what runs ends by itself within --drain-timeout.`,
 	fs.StringVar(&f.config, "config", "", "`file` with the keys of adapter dynamo")
 	fs.StringVar(&f.component, "component", "", "of the endpoint (default: prefill, or backend for a decode worker)")
 	fs.StringVar(&f.model, "model", "", "`name` that requests give the model")
+	fs.StringVar(&f.folder, "model-path", "", "`folder` of the model's tokenizer and configuration, for Dynamo's frontend")
+	fs.StringVar(&f.group, "group", "", "`name` of the engine's group of sidecars, for the worker's card")
+	fs.StringVar(&f.system, "system", "", "`ip:port` of /health, /live, /metrics and the model's files (default: port DYN_SYSTEM_PORT of every address, where that is set)")
+	fs.Int32Var(&f.context, "context-tokens", 0, "most tokens of prompt and answer, for the card (default: what config.json says)")
 	fs.Int32Var(&f.block, "block-tokens", 16, "tokens of a block of the engine's cache")
 	fs.Int32Var(&f.maxNew, "max-new", 256, "most tokens of a request that gives no limit")
 	fs.DurationVar(&f.grace, "grace", 5*time.Second, "how long calls are taken after the records are gone")
@@ -61,9 +70,10 @@ it are served for --grace, what runs ends by itself within --drain-timeout.`,
 	return cmd
 }
 
-// settings checks the flags and reads the file.
+// settings checks the flags and reads the files: nothing is dialled before that.
 func (f *dynamoWorkerFlags) settings() (worker.Config, error) {
-	c := worker.Config{Component: f.component, Role: discovery.Role(f.role), Model: f.model, Block: f.block, MaxNew: f.maxNew, Grace: f.grace, Log: slog.Default()}
+	c := worker.Config{Component: f.component, Role: discovery.Role(f.role), Model: f.model, Group: f.group, Context: f.context, Block: f.block,
+		MaxNew: f.maxNew, System: f.system, Grace: f.grace, Log: slog.Default()}
 	wrong := func(why string) (worker.Config, error) {
 		return c, &UsageError{Why: "dynamo-worker: " + why, Hint: "baton dynamo-worker --help lists the flags"}
 	}
@@ -72,25 +82,48 @@ func (f *dynamoWorkerFlags) settings() (worker.Config, error) {
 		return wrong(fmt.Sprintf("--role %q: want prefill or decode", f.role))
 	case f.front == "" || f.config == "" || f.model == "":
 		return wrong("--front, --config and --model: want all three")
-	case f.block < 1 || f.maxNew < 1 || f.grace < 0 || f.drain < 0:
-		return wrong("--block-tokens and --max-new want at least 1, --grace and --drain-timeout at least 0")
+	case f.block < 1 || f.maxNew < 1 || f.grace < 0 || f.drain < 0 || f.context < 0:
+		return wrong("--block-tokens and --max-new want at least 1, --grace, --drain-timeout and --context-tokens at least 0")
 	}
 	if c.Component == "" {
 		if c.Component = "backend"; c.Role == discovery.Prefill {
 			c.Component = "prefill"
 		}
 	}
-	b, err := os.ReadFile(f.config)
-	if err != nil {
-		return wrong(fmt.Sprintf("--config: %v", err))
+	if err := directory.CheckName("component", c.Component); err != nil {
+		return wrong(fmt.Sprintf("--component: %v", err))
 	}
-	if len(b) > adapter.MaxSection {
-		return wrong(fmt.Sprintf("--config: %s has %d bytes, at most %d", f.config, len(b), adapter.MaxSection))
+	if port := os.Getenv("DYN_SYSTEM_PORT"); c.System == "" && port != "" && port != "-1" {
+		c.System = ":" + port
 	}
-	if c.Dynamo, err = dynamo.ParseConfig(b); err != nil {
-		return wrong(fmt.Sprintf("--config %s: %v", f.config, err))
+	if _, err := net.ResolveTCPAddr("tcp", c.System); err != nil {
+		return wrong(fmt.Sprintf("--system %q: %v: want ip:port, such as 0.0.0.0:9090", c.System, err))
+	}
+	if err := f.read(&c); err != nil {
+		return wrong(err.Error())
 	}
 	return c, nil
+}
+
+// read takes the adapter's keys and the model's files.
+func (f *dynamoWorkerFlags) read(c *worker.Config) error {
+	b, err := os.ReadFile(f.config)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	if len(b) > adapter.MaxSection {
+		return fmt.Errorf("--config: %s has %d bytes, at most %d", f.config, len(b), adapter.MaxSection)
+	}
+	if c.Dynamo, err = dynamo.ParseConfig(b); err != nil {
+		return fmt.Errorf("--config %s: %w", f.config, err)
+	}
+	if f.folder == "" {
+		return nil
+	}
+	if c.Assets, err = worker.ReadAssets(f.folder); err != nil {
+		return fmt.Errorf("--model-path: %w", err)
+	}
+	return nil
 }
 
 func (f *dynamoWorkerFlags) run(ctx context.Context) error {
@@ -150,7 +183,7 @@ type fronted struct{ c *front.Client }
 
 // Prefill implements worker.Engine.
 func (e fronted) Prefill(ctx context.Context, j worker.Job) (m handoff.Manifest, first int32, err error) {
-	r, err := e.c.Generate(ctx, front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Label: j.Label, Mode: front.Export, Sample: sampling(j.Sampling)}, nil)
+	r, err := e.c.Generate(ctx, front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Label: j.Label, Mode: front.Export, Sample: sampling(j)}, nil)
 	if err != nil {
 		return m, 0, refused(err)
 	}
@@ -164,7 +197,7 @@ func (e fronted) Prefill(ctx context.Context, j worker.Job) (m handoff.Manifest,
 func (e fronted) Decode(ctx context.Context, j worker.Job, m *handoff.Manifest, each func(int32, *float32) error) (string, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	q := front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Mode: front.Full, Sample: sampling(j.Sampling)}
+	q := front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Mode: front.Full, Sample: sampling(j)}
 	if m != nil {
 		q = front.Request{Tokens: j.Tokens, MaxNew: j.MaxNew, Label: j.Label, Mode: front.Import, Manifest: m}
 	}
@@ -187,8 +220,13 @@ func refused(err error) error {
 	return err
 }
 
-// sampling is Dynamo's options in the engine's words; what is not given is greedy.
-func sampling(s worker.Sampling) (p sample.Params) {
+// sampling is what Dynamo asks in the engine's words; what is not given is greedy.
+func sampling(j worker.Job) sample.Params {
+	s := j.Sampling
+	p := sample.Params{Logprobs: j.Logprobs, MinTokens: j.MinNew, IgnoreEOS: j.IgnoreEOS}
+	for _, id := range j.Stops {
+		p.Stop = append(p.Stop, []int32{id})
+	}
 	if s.Temperature != nil {
 		p.Temperature = float32(*s.Temperature)
 	}

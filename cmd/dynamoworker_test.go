@@ -3,8 +3,10 @@ package cmd
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,5 +46,46 @@ func TestEngineAway(t *testing.T) {
 	e.c = &front.Client{}
 	if _, _, err := e.Prefill(t.Context(), worker.Job{Label: "a", Tokens: []int32{1}, MaxNew: 2}); !errors.Is(err, handoff.ErrNotReady) {
 		t.Error(err)
+	}
+}
+
+// TestDynamoWorkerFlags: what is wrong is told before anything is dialled.
+func TestDynamoWorkerFlags(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "dynamo.yaml")
+	if err := os.WriteFile(config, []byte("namespace: dynamo\ndiscovery: file\nfolder: "+dir), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(dir, "bad.yaml")
+	if err := os.WriteFile(bad, []byte("namespase: dynamo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := dynamoWorkerFlags{role: "decode", front: "x.sock", config: config, model: "tiny", block: 16, maxNew: 1, system: "127.0.0.1:0", folder: "../examples/engine/tokenizer"}
+	if c, err := good.settings(); err != nil || c.Component != "backend" || c.Assets == nil {
+		t.Fatalf("%+v %v", c, err)
+	}
+	for want, change := range map[string]func(*dynamoWorkerFlags){
+		"--role":         func(f *dynamoWorkerFlags) { f.role = "both" },
+		"all three":      func(f *dynamoWorkerFlags) { f.model = "" },
+		"--block-tokens": func(f *dynamoWorkerFlags) { f.block = 0 },
+		"--context":      func(f *dynamoWorkerFlags) { f.context = -1 },
+		`"Foo.Bar"`:      func(f *dynamoWorkerFlags) { f.component = "Foo.Bar" },
+		"--system":       func(f *dynamoWorkerFlags) { f.system = "nonsense" },
+		"--config":       func(f *dynamoWorkerFlags) { f.config = "none" },
+		"namespase":      func(f *dynamoWorkerFlags) { f.config = bad },
+		"config.json":    func(f *dynamoWorkerFlags) { f.folder = dir },
+	} {
+		f := good
+		change(&f)
+		_, err := f.settings()
+		if u, ok := errors.AsType[*UsageError](err); !ok || !strings.Contains(u.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	t.Setenv("DYN_SYSTEM_PORT", "9090")
+	f := good
+	f.system = ""
+	if c, err := f.settings(); err != nil || c.System != ":9090" {
+		t.Errorf("%q %v", c.System, err)
 	}
 }

@@ -31,7 +31,13 @@ type deployment struct {
 	folder  string
 	section string // the file with the adapter's keys
 
-	prefiller *exec.Cmd // the worker of prefill
+	prefiller, decoder attendant // the workers
+}
+
+// attendant is a worker of `baton dynamo-worker`.
+type attendant struct {
+	cmd    *exec.Cmd
+	status string // ip:port of its /health and /metrics
 }
 
 func deploy(t *testing.T, shards, model string) *deployment {
@@ -47,13 +53,15 @@ func deploy(t *testing.T, shards, model string) *deployment {
 		}
 	})
 	d.prefiller = d.serve(d.prefill)
-	d.serve(d.decode)
+	d.decoder = d.serve(d.decode)
 	return d
 }
 
 // serve starts a worker for g, which ends in order with the test.
-func (d *deployment) serve(g *dev.Running) *exec.Cmd {
-	cmd := exec.Command(binary, "dynamo-worker", "--role", string(g.Role), "--front", g.Front(), "--config", d.section, "--model", "tiny", "--grace", "0s")
+func (d *deployment) serve(g *dev.Running) attendant {
+	status := freeAddr(d.t)
+	cmd := exec.Command(binary, "dynamo-worker", "--role", string(g.Role), "--front", g.Front(), "--config", d.section, "--model", "tiny",
+		"--model-path", tokenizer, "--group", g.Name, "--system", status, "--grace", "0s")
 	cmd.Stderr = d.log
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
@@ -64,7 +72,7 @@ func (d *deployment) serve(g *dev.Running) *exec.Cmd {
 			d.t.Errorf("dynamo-worker of %s: %v", g.Name, err)
 		}
 	})
-	return cmd
+	return attendant{cmd, status}
 }
 
 // target waits for the instance of an endpoint.
@@ -199,7 +207,7 @@ func TestDynamoReleases(t *testing.T) {
 		return err == nil && len(p.Infos) == 1
 	})
 	to := d.target("backend", "generate")
-	if err := d.prefiller.Process.Kill(); err != nil {
+	if err := d.prefiller.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	// Decode with another prompt than the manifest's: the import is refused.

@@ -54,23 +54,30 @@ func healthz(t *testing.T, addr string) int {
 func (w *world) metric(g *dev.Running, word string) (sum float64) {
 	w.t.Helper()
 	for _, k := range g.Ranks {
-		resp, err := http.Get("http://" + k.Sidecar.Metrics + "/metrics")
+		sum += scrape(w.t, k.Sidecar.Metrics, word)
+	}
+	return sum
+}
+
+// scrape adds up the series of a process whose names and labels hold word.
+func scrape(t *testing.T, addr, word string) (sum float64) {
+	t.Helper()
+	resp, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		line := lines.Text()
+		i := strings.LastIndexByte(line, ' ')
+		if strings.HasPrefix(line, "#") || i < 0 || !strings.Contains(line[:i], word) {
+			continue
+		}
+		v, err := strconv.ParseFloat(line[i+1:], 64)
 		if err != nil {
-			w.t.Fatal(err)
+			t.Errorf("%q: %v", line, err)
 		}
-		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-			line := lines.Text()
-			i := strings.LastIndexByte(line, ' ')
-			if strings.HasPrefix(line, "#") || i < 0 || !strings.Contains(line[:i], word) {
-				continue
-			}
-			v, err := strconv.ParseFloat(line[i+1:], 64)
-			if err != nil {
-				w.t.Errorf("%q: %v", line, err)
-			}
-			sum += v
-		}
-		resp.Body.Close()
+		sum += v
 	}
 	return sum
 }

@@ -28,7 +28,13 @@ func NewAnswer(p Params, number, limit, eos int32) *Answer {
 }
 
 // Pick chooses the answer's next token. It does not add it: a draft is compared first.
-func (a *Answer) Pick(logits []float32) Token { return a.params.Pick(logits, a.number, a.count) }
+func (a *Answer) Pick(logits []float32) Token {
+	never := int32(-1)
+	if a.count < a.params.MinTokens && !a.params.IgnoreEOS {
+		never = a.eos
+	}
+	return a.params.pick(logits, a.number, a.count, never)
+}
 
 // Left is how many tokens may still come.
 func (a *Answer) Left() int32 { return a.limit - a.count }
@@ -44,10 +50,11 @@ func (a *Answer) Add(token int32) Reason {
 	if a.tail = append(a.tail, token); len(a.tail) > keep {
 		a.tail = a.tail[len(a.tail)-keep:]
 	}
+	early := a.count < a.params.MinTokens
 	switch {
-	case token == a.eos:
+	case !early && token == a.eos && !a.params.IgnoreEOS:
 		return EOS
-	case slices.ContainsFunc(a.params.Stop, func(w []int32) bool {
+	case !early && slices.ContainsFunc(a.params.Stop, func(w []int32) bool {
 		return len(a.tail) >= len(w) && slices.Equal(a.tail[len(a.tail)-len(w):], w)
 	}):
 		return Stop

@@ -32,7 +32,13 @@ const MaxProposed = 16
 // sampler that is half understood gives wrong tokens.
 const version = 1
 
-const flagLogprobs = 1
+// Flags of a packet. flagMin says that the least number of tokens comes behind the stop words.
+const (
+	flagLogprobs = 1 << iota
+	flagIgnoreEOS
+	flagMin
+	allFlags = 1<<iota - 1
+)
 
 // Append writes the packet behind b. The parameters passed Check, Others has one less
 // than Params.Answers.
@@ -41,6 +47,12 @@ func (p Packet) Append(b []byte) []byte {
 	var flags byte
 	if p.Params.Logprobs {
 		flags |= flagLogprobs
+	}
+	if p.Params.IgnoreEOS {
+		flags |= flagIgnoreEOS
+	}
+	if p.Params.MinTokens > 0 {
+		flags |= flagMin
 	}
 	b = append(b, version, flags)
 	b = le.AppendUint64(b, p.Params.Seed)
@@ -51,6 +63,9 @@ func (p Packet) Append(b []byte) []byte {
 	b = append(b, byte(len(p.Params.Stop)))
 	for _, w := range p.Params.Stop {
 		b = appendTokens(b, w)
+	}
+	if p.Params.MinTokens > 0 {
+		b = le.AppendUint32(b, uint32(p.Params.MinTokens))
 	}
 	b = append(b, byte(len(p.Others)))
 	for _, f := range p.Others {
@@ -80,12 +95,16 @@ func ParsePacket(b []byte, vocab int32) (Packet, error) {
 	}
 	var p Packet
 	flags := r.byte()
-	r.check(flags&^flagLogprobs == 0, "unknown flags")
-	p.Params = Params{Logprobs: flags&flagLogprobs != 0, Seed: r.uint64(), Temperature: r.float(), TopK: int32(r.uint32()), TopP: r.float()}
+	r.check(flags&^allFlags == 0, "unknown flags")
+	p.Params = Params{Logprobs: flags&flagLogprobs != 0, IgnoreEOS: flags&flagIgnoreEOS != 0, Seed: r.uint64(), Temperature: r.float(), TopK: int32(r.uint32()), TopP: r.float()}
 	p.Last = int32(r.uint32())
 	r.check(p.Last >= -1 && p.Last < vocab, "a last token outside the vocabulary")
 	for range r.count("stop words", MaxStops) {
 		p.Params.Stop = append(p.Params.Stop, r.tokens("tokens of a stop word", MaxStopToken))
+	}
+	if flags&flagMin != 0 {
+		p.Params.MinTokens = int32(r.uint32())
+		r.check(p.Params.MinTokens > 0, "no least number of tokens")
 	}
 	for range r.count("other answers", MaxAnswers-1) {
 		f := First{Token: Token{ID: r.token(), Logprob: r.float()}, Proposed: r.tokens("proposals", MaxProposed)}

@@ -33,11 +33,19 @@ type Params struct {
 	Logprobs bool  `json:"logprobs,omitempty"` // tell each token's
 	// Stop are words, as tokens, after which an answer ends. The prompt does not count.
 	Stop [][]int32 `json:"stop,omitempty"`
+	// MinTokens come before the model's end of text, which is not chosen earlier, or a stop
+	// word ends an answer.
+	MinTokens int32 `json:"min_tokens,omitempty"`
+	IgnoreEOS bool  `json:"ignore_eos,omitempty"` // the model's end of text ends nothing
 }
+
+// MaxMinTokens bounds Params.MinTokens.
+const MaxMinTokens = 1 << 12
 
 // IsZero is whether p is the zero Params.
 func (p Params) IsZero() bool {
-	return p.Seed == 0 && p.Temperature == 0 && p.TopK == 0 && p.TopP == 0 && p.Answers == 0 && !p.Logprobs && len(p.Stop) == 0
+	return p.Seed == 0 && p.Temperature == 0 && p.TopK == 0 && p.TopP == 0 && p.Answers == 0 && !p.Logprobs && len(p.Stop) == 0 &&
+		p.MinTokens == 0 && !p.IgnoreEOS
 }
 
 // Check reports the first parameter that is out of its range.
@@ -52,6 +60,8 @@ func (p Params) Check() error {
 		why = fmt.Sprintf("top_p %v: want 0 to 1", p.TopP)
 	case p.Answers < 0 || p.Answers > MaxAnswers:
 		why = fmt.Sprintf("n %d: want 0 to %d", p.Answers, MaxAnswers)
+	case p.MinTokens < 0 || p.MinTokens > MaxMinTokens:
+		why = fmt.Sprintf("min_tokens %d: want 0 to %d", p.MinTokens, MaxMinTokens)
 	case len(p.Stop) > MaxStops:
 		why = fmt.Sprintf("%d stop words, at most %d", len(p.Stop), MaxStops)
 	}
@@ -75,15 +85,22 @@ type Token struct {
 
 // Pick chooses the token with number count, from 0, of an answer.
 func (p Params) Pick(logits []float32, answer, count int32) Token {
-	id := p.draw(logits, answer, count)
+	return p.pick(logits, answer, count, -1)
+}
+
+// pick is Pick of all tokens but never, if there are others.
+func (p Params) pick(logits []float32, answer, count, never int32) Token {
+	id := p.draw(logits, answer, count, never)
 	return Token{ID: id, Logprob: logprob(logits, id)}
 }
 
 // draw takes the token at a uniform point of what temperature and cuts leave.
-func (p Params) draw(logits []float32, answer, count int32) int32 {
-	ids := make([]int32, len(logits))
-	for i := range ids {
-		ids[i] = int32(i)
+func (p Params) draw(logits []float32, answer, count, never int32) int32 {
+	ids := make([]int32, 0, len(logits))
+	for i := range int32(len(logits)) {
+		if i != never || len(logits) == 1 {
+			ids = append(ids, i)
+		}
 	}
 	// Of equal logits the lower id comes first: the order is one.
 	likelier := func(a, b int32) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) }

@@ -109,10 +109,33 @@ func TestAnswerEnds(t *testing.T) {
 	}
 }
 
+// TestLeastTokens: before MinTokens the end of text is not chosen, and no word ends the answer;
+// nor does the end of text where it is ignored.
+func TestLeastTokens(t *testing.T) {
+	logits := []float32{1, 2, 9} // 2 is the end of text
+	a := sample.NewAnswer(sample.Params{MinTokens: 2, Stop: [][]int32{{1}}}, 0, 9, 2)
+	for n, want := range []sample.Token{{ID: 1}, {ID: 1}, {ID: 2}} {
+		got := a.Pick(logits)
+		if why := a.Add(1); got.ID != want.ID || why != map[int]sample.Reason{0: "", 1: sample.Stop, 2: sample.Stop}[n] {
+			t.Errorf("token %d: %d, ends with %q", n, got.ID, why)
+		}
+	}
+	a = sample.NewAnswer(sample.Params{MinTokens: 2, IgnoreEOS: true}, 0, 3, 2)
+	for n, want := range []sample.Reason{"", "", sample.Length} {
+		got := a.Pick(logits).ID
+		if why := a.Add(got); got != 2 || why != want {
+			t.Errorf("ignored: token %d: %d, ends with %q", n, got, why)
+		}
+	}
+	if got := sample.NewAnswer(sample.Params{MinTokens: 1}, 0, 3, 0).Pick([]float32{1}).ID; got != 0 {
+		t.Errorf("of one token %d was chosen", got)
+	}
+}
+
 func TestParamsCheck(t *testing.T) {
 	nan := float32(math.NaN())
 	for _, p := range []sample.Params{{Temperature: -1}, {Temperature: nan}, {Temperature: 101}, {TopK: -1}, {TopP: 2}, {TopP: nan},
-		{Answers: -1}, {Answers: sample.MaxAnswers + 1}, {Stop: [][]int32{{}}}, {Stop: make([][]int32, sample.MaxStops+1)},
+		{Answers: -1}, {MinTokens: -1}, {MinTokens: sample.MaxMinTokens + 1}, {Answers: sample.MaxAnswers + 1}, {Stop: [][]int32{{}}}, {Stop: make([][]int32, sample.MaxStops+1)},
 		{Stop: [][]int32{make([]int32, sample.MaxStopToken+1)}}} {
 		if err := p.Check(); !errors.Is(err, sample.ErrParams) {
 			t.Errorf("%+v: %v", p, err)
@@ -131,7 +154,8 @@ func packets() *rapid.Generator[sample.Packet] {
 			return nil
 		}
 		p := sample.Packet{Params: sample.Params{Seed: rapid.Uint64().Draw(t, "seed"), Temperature: rapid.Float32Range(0, 100).Draw(t, "t"),
-			TopK: rapid.Int32Min(0).Draw(t, "k"), TopP: rapid.Float32Range(0, 1).Draw(t, "p"), Logprobs: rapid.Bool().Draw(t, "logprobs")},
+			TopK: rapid.Int32Min(0).Draw(t, "k"), TopP: rapid.Float32Range(0, 1).Draw(t, "p"), Logprobs: rapid.Bool().Draw(t, "logprobs"),
+			MinTokens: rapid.Int32Range(0, sample.MaxMinTokens).Draw(t, "min"), IgnoreEOS: rapid.Bool().Draw(t, "ignore")},
 			Last: rapid.Int32Range(-1, vocab-1).Draw(t, "last")}
 		for range rapid.IntRange(0, sample.MaxStops).Draw(t, "stops") {
 			p.Params.Stop = append(p.Params.Stop, tokens(1, sample.MaxStopToken))
@@ -180,7 +204,9 @@ func TestPacketRefusals(t *testing.T) {
 	later[0]++
 	flags := slices.Clone(whole)
 	flags[1] = 0x80
-	for name, b := range map[string][]byte{"a later version": later, "unknown flags": flags, "bytes behind": append(slices.Clone(whole), 0),
+	least := bytesOf(func(p *sample.Packet) { p.Params.Stop, p.Params.MinTokens = nil, 1 })
+	least[2+8+4+4+4+4+1] = 0 // the least number, behind no stop words
+	for name, b := range map[string][]byte{"a later version": later, "unknown flags": flags, "a least number that is none": least, "bytes behind": append(slices.Clone(whole), 0),
 		"a token outside":      bytesOf(func(p *sample.Packet) { p.Others[0].Token.ID = vocab }),
 		"a negative token":     bytesOf(func(p *sample.Packet) { p.Params.Stop[0][0] = -1 }),
 		"a logprob above 0":    bytesOf(func(p *sample.Packet) { p.Others[0].Token.Logprob = 0.5 }),
@@ -201,7 +227,7 @@ func TestPacketRefusals(t *testing.T) {
 func FuzzPacket(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(sample.Packet{}.Append(nil))
-	f.Add(sample.Packet{Params: sample.Params{Seed: 9, Temperature: 1, TopP: 0.5, Answers: 2, Logprobs: true, Stop: [][]int32{{1, 2}}},
+	f.Add(sample.Packet{Params: sample.Params{Seed: 9, Temperature: 1, TopP: 0.5, Answers: 2, Logprobs: true, Stop: [][]int32{{1, 2}}, MinTokens: 3, IgnoreEOS: true},
 		Others: []sample.First{{Token: sample.Token{ID: 4, Logprob: -2}, Proposed: []int32{1, 2, 3}}}}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := sample.ParsePacket(b, vocab)

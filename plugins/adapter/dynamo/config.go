@@ -152,8 +152,11 @@ func (c *Config) Serve(log *slog.Logger) (s *plane.Server, addr string, err erro
 	if err != nil {
 		return nil, "", err
 	}
-	return s, netip.AddrPortFrom(c.advertise, s.Addr().Port()).String(), nil
+	return s, c.Told(s.Addr().Port()).String(), nil
 }
+
+// Told is where others of the deployment dial a port of this process.
+func (c *Config) Told(port uint16) netip.AddrPort { return netip.AddrPortFrom(c.advertise, port) }
 
 // NewID is an instance id: below 2^53, so that JSON readers that round do not make another
 // of it.

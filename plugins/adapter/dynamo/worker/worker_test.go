@@ -79,21 +79,26 @@ type rig struct {
 	client   *plane.Client
 	files    directory.Backend
 	released chan dynamo.HandoffRequest
+	log      *slog.Logger
 }
 
-func newRig(t *testing.T, role discovery.Role, named bool) *rig {
+func newRig(t *testing.T, role discovery.Role, named bool, change ...func(*Config)) *rig {
 	cfg, err := dynamo.ParseConfig([]byte("namespace: dynamo\ndiscovery: file\nfolder: " + t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r := &rig{t: t, cfg: cfg, engine: newScripted(), released: make(chan dynamo.HandoffRequest, 8)}
+	r := &rig{t: t, cfg: cfg, engine: newScripted(), released: make(chan dynamo.HandoffRequest, 8), log: log}
 	r.group(log, named)
 	if r.client, err = plane.NewClient("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.client.Close() })
-	r.worker, err = Start(Config{Dynamo: cfg, Component: "c", Role: role, Model: "tiny", Block: 16, MaxNew: 4, Log: log}, r.engine)
+	c := Config{Dynamo: cfg, Component: "c", Role: role, Model: "tiny", Block: 16, MaxNew: 4, Log: log}
+	for _, f := range change {
+		f(&c)
+	}
+	r.worker, err = Start(c, r.engine)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,117 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/batonkv/baton/plugins/adapter/dynamo"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Bounds of a release.
+const (
+	releaseWithin = 10 * time.Second
+	maxAsked      = 64 // groups
+)
+
+// giveUp releases a hand-off that nobody will import. It waits for nothing.
+func (w *Worker) giveUp(m handoff.Manifest) {
+	w.release.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
+		defer cancel()
+		err := w.giveUpNow(ctx, m)
+		if err == nil {
+			w.meter.released.Inc()
+			return
+		}
+		w.meter.unreleased.Inc()
+		w.cfg.Log.Warn("a hand-off that nobody imports may still be held; its lease ends it", "id", m.ID.String(), "err", err)
+	})
+}
+
+// giveUpNow asks the group that holds it, until one answers: first who has its card, then
+// the others, since a group that takes no work has none.
+func (w *Worker) giveUpNow(ctx context.Context, m handoff.Manifest) error {
+	named, others, err := w.holders(ctx, m.ID.Group)
+	if err != nil {
+		return err
+	}
+	err = fmt.Errorf("%w: no endpoint %s", handoff.ErrGroup, w.cfg.Dynamo.Endpoint("handoff"))
+	all := slices.Concat(named, others)
+	for n, to := range all[:min(len(all), maxAsked)] {
+		err = w.askRelease(ctx, to, m)
+		f, answered := errors.AsType[*wire.Fault](err)
+		switch {
+		case err == nil, answered && n < len(named) && f.Kind() == wire.NotFound: // its import has used it up
+			return nil
+		case answered && n < len(named):
+			return err
+		}
+	}
+	return err
+}
+
+func (w *Worker) askRelease(ctx context.Context, to plane.Target, m handoff.Manifest) error {
+	d := dynamo.FromManifest(m)
+	a, err := w.client.Call(ctx, to, dynamo.HandoffRequest{Op: "release", ID: &d.ID, Key: d.Key})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	var done dynamo.Done
+	return a.Next(ctx, &done)
+}
+
+// holders are the handoff endpoints, those of a group by its cards apart. A process that was
+// killed has one until its lease ends.
+func (w *Worker) holders(ctx context.Context, group string) (named, others []plane.Target, err error) {
+	e := w.cfg.Dynamo.Endpoint("handoff")
+	path := e.Namespace + "/" + e.Component + "/" + e.Name + "/"
+	cards, err := first(ctx, w.backend, directory.Models+path)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, err := first(ctx, w.backend, directory.Instances+path)
+	if err != nil {
+		return nil, nil, err
+	}
+	its := map[uint64]bool{}
+	for _, r := range cards {
+		var m directory.Model
+		var card struct {
+			Runtime struct {
+				Data map[string]json.RawMessage `json:"runtime_data"`
+			} `json:"runtime_config"`
+		}
+		if json.Unmarshal(r.Value, &m) == nil && json.Unmarshal(m.Card, &card) == nil && string(card.Runtime.Data["baton_group"]) == `"`+group+`"` {
+			its[m.ID] = true
+		}
+	}
+	for _, r := range records {
+		var i directory.Instance
+		if json.Unmarshal(r.Value, &i) != nil {
+			continue
+		}
+		if to, ok := target(i); ok && its[i.ID] {
+			named = append(named, to)
+		} else if ok {
+			others = append(others, to)
+		}
+	}
+	return named, others, nil
+}
+
+// first is the first snapshot of a watch.
+func first(ctx context.Context, b directory.Backend, prefix string) (directory.Snapshot, error) {
+	for s, err := range b.Watch(ctx, prefix) {
+		return s, err
+	}
+	return nil, ctx.Err()
+}
