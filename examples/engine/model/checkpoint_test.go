@@ -139,10 +139,7 @@ func TestTransformersAgree(t *testing.T) {
 // TestTransformersFresh is TestTransformersAgree with models that transformers, which
 // BATON_TRANSFORMERS's Python has, makes on the spot.
 func TestTransformersFresh(t *testing.T) {
-	python := os.Getenv("BATON_TRANSFORMERS")
-	if python == "" {
-		need.Skip(t, "transformers", "BATON_TRANSFORMERS names no Python with model/python/requirements.txt")
-	}
+	python := need.Transformers(t)
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), python, "python/make.py", dir, "71").CombinedOutput(); err != nil {
 		need.Skip(t, "transformers", "%s python/make.py: %v: %s", python, err, out)
