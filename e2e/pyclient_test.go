@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/internal/capture"
 	"github.com/batonkv/baton/internal/need"
+	"github.com/batonkv/baton/kernels/cuda/cudatest"
 )
 
 // pyGroup is what engines in Python are told of their group.
@@ -32,6 +34,19 @@ func TestPyClient(t *testing.T) {
 		"tp=2,role=prefill+tp=2,role=decode",
 	} {
 		t.Run(shards, func(t *testing.T) { pyEngines(t, shards, python, "../sidecar/engine/python/tests/handoff.py") })
+	}
+}
+
+// TestPyClientGPU hands over what lies on GPUs: of one allocation, and of several. The driver is
+// the stand-in, for engines and movers.
+func TestPyClientGPU(t *testing.T) {
+	python := need.PyClient(t, "..")
+	for _, kind := range []string{"cuda", "chunks"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Setenv("LD_LIBRARY_PATH", filepath.Dir(cudatest.Library(t)))
+			t.Setenv("TOY_MEMORY", kind)
+			pyEngines(t, "tp=2,role=prefill+tp=1,role=decode", python, "../sidecar/engine/python/tests/handoff.py")
+		})
 	}
 }
 

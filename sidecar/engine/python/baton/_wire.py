@@ -167,7 +167,10 @@ def attach(a: Any, shards: Sequence[Any], buffers: Sequence[Any], state: Any) ->
         q.view.unit, q.view.elem = shard.unit_stride, shard.elem_stride
     _limit("buffers", len(buffers), MAX_BUFFERS)
     for i, b in enumerate(buffers):
-        to.buffers.add(id=i, off=0, len=b.nbytes)
+        q = to.buffers.add(id=i, off=b.off, len=b.nbytes)
+        if b.gpu is not None:
+            q.gpu.uuid, q.gpu.handle = b.gpu.uuid, b.gpu.handle
+            q.gpu.chunks.extend(b.gpu.chunks)
     c = a.capacity
     to.capacity.blocks, to.capacity.slots, to.capacity.block_tokens = c.blocks, c.slots, c.block_tokens
     to.scheduler, to.on_down, to.weights, to.parts = a.scheduler, a.on_down, a.weights, a.parts

@@ -83,7 +83,8 @@ def attach(
     each try that fails, up to redial[1].
 
     This call and close() wait; no other does. Raises AttachRefused, LayoutError, WrongModel,
-    AlreadyAttached, Relaunch, PeerLost where no sidecar serves run_dir, TimeoutError.
+    AlreadyAttached, Relaunch, CudaError for GPU memory that cannot be shared, PeerLost where no
+    sidecar serves run_dir, TimeoutError.
     """
     me = Rank(group, instance, rank, ranks, model, tuple(shards), capacity, scheduler, on_down, weights, parts)
     me.check()
@@ -94,7 +95,7 @@ def attach(
     def statement(state: Any) -> Any:
         return _wire.attach(me, placed, buffers, state)
 
-    driver = Driver(os.fspath(run_dir), statement, [(i, b.fd) for i, b in enumerate(buffers)], model.weights_epoch,
+    driver = Driver(os.fspath(run_dir), statement, [(i, fd) for i, b in enumerate(buffers) for fd in b.files], model.weights_epoch,
                     on_down == OnDown.RECOMPUTE, redial)
     driver.start(timeout)
     return Client(me, driver, buffers)

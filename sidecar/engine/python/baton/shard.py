@@ -81,7 +81,8 @@ class Shard:
         rank 1 of TP 2 of a model with 8 KV heads states its 4 with unit=4. dtype says what the
         elements are where the tensor's own type cannot, such as bf16 kept as numpy uint16.
 
-        Raises LayoutError. The tensor's memory has to stay until the client is closed.
+        Raises LayoutError. The tensor lies in `shm` memory, or on a GPU as `cudaMalloc`, torch's caching
+        allocator or its expandable segments make it; the shard keeps it.
         """
         words = dims.split()
         shape, strides, size = _geometry(tensor)

@@ -68,6 +68,13 @@ class Handoff(unittest.TestCase):
             self.finish(label + "-here")
             self.all_free()
 
+    def test_memory_is_where_it_was_asked_for(self):
+        for g in self.both:
+            for r in g.ranks:
+                kinds = {"shm": (None, 0), "cuda": (64, 0), "chunks": (0, 2)}
+                want = kinds[os.environ.get("TOY_MEMORY", "shm")]
+                self.assertEqual([b.gpu and (len(b.gpu.handle), len(b.gpu.chunks)) or (None, 0) for b in r.client._buffers], [want])
+
     def test_no_copy_is_left(self):
         prompt = list(range(5))
         m = self.export("twice", prompt)

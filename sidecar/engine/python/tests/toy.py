@@ -2,12 +2,14 @@
 that what arrives can be compared byte for byte. For the tests."""
 
 import hashlib
+import os
 import struct
 import time
 
 import numpy
 
 import baton
+import gpu
 
 BLOCKS, SLOTS, TOKENS = 24, 4, 4  # of a rank's pool; tokens of a block
 HEADS, DIM, LAYERS, COLUMNS = 4, 8, 3, 4
@@ -30,23 +32,32 @@ def pattern(state, prompt, units, n):
 
 
 class Memory:
-    """A rank's tensors, in one shared memory: [2, L, B, T, H, d], [L, S, H, 3, k], [L, S, H, 6]."""
+    """A rank's tensors: [2, L, B, T, H, d], [L, S, H, 3, k], [L, S, H, 2, 3], in shared memory, or on
+    a GPU as TOY_MEMORY says: cuda (one allocation) or chunks (several)."""
 
-    def __init__(self, units):
+    def __init__(self, units, device):
         self.units, h = units, units[1] - units[0]
-        sizes = [2 * LAYERS * BLOCKS * TOKENS * h * DIM, 2 * SLOTS * h * 3 * COLUMNS, 2 * SLOTS * h * 6]
-        shared = baton.shm(2 * sum(sizes))  # its views keep it
-        self.kv = shared.numpy((2, LAYERS, BLOCKS, TOKENS, h, DIM), numpy.uint16)
-        self.conv = shared.numpy((2, SLOTS, h, 3, COLUMNS), numpy.uint16, 2 * sizes[0])
-        self.ssm = shared.numpy((2, SLOTS, h, 2, 3), numpy.uint16, 2 * (sizes[0] + sizes[1]))
-        self.kv.fill(0xDEAD), self.conv.fill(0xDEAD), self.ssm.fill(0xDEAD)
-        bf16 = {"unit": units[0], "dtype": baton.DType.BF16}
-        self.shards = [
-            baton.Shard.of(self.kv[0], "attn.k", "layer block token unit elem", **bf16),
-            baton.Shard.of(self.kv[1], "attn.v", "layer block token unit elem", **bf16),
-            baton.Shard.of(self.conv, "conv.x", "layer slot unit elem column", **bf16),
-            baton.Shard.of(self.ssm, "ssm", "layer slot unit elem elem", **bf16),
-        ]
+        shapes = [(2, LAYERS, BLOCKS, TOKENS, h, DIM), (2, SLOTS, h, 3, COLUMNS), (2, SLOTS, h, 2, 3)]
+        starts = numpy.cumsum([0] + [2 * int(numpy.prod(s)) for s in shapes]).tolist()
+        kind = os.environ.get("TOY_MEMORY", "shm")
+        if kind == "shm":
+            shared = baton.shm(starts[-1])  # its views keep it
+            arrays = [shared.numpy(s, numpy.uint16, at) for s, at in zip(shapes, starts)]
+        else:
+            base = {"cuda": gpu.alloc, "chunks": gpu.chunks}[kind](device, starts[-1])
+            arrays = [gpu.array(base + at, s, numpy.uint16) for s, at in zip(shapes, starts)]
+        self.kv, self.conv, self.ssm = arrays
+        for a in arrays:
+            a.fill(0xDEAD)
+        self.shards = []
+        for a, state, dims in (
+            (self.kv[0], "attn.k", "layer block token unit elem"),
+            (self.kv[1], "attn.v", "layer block token unit elem"),
+            (self.conv, "conv.x", "layer slot unit elem column"),
+            (self.ssm, "ssm", "layer slot unit elem elem"),
+        ):
+            tensor = a if kind == "shm" else gpu.Tensor(a, device)
+            self.shards.append(baton.Shard.of(tensor, state, dims, unit=units[0], dtype=baton.DType.BF16))
 
     def write(self, prompt, blocks, slot):
         for plane, state in enumerate(("attn.k", "attn.v")):
@@ -70,7 +81,7 @@ class Rank:
 
     def __init__(self, told, n, ranks, **options):
         cut = HEADS // ranks
-        self.memory = Memory((n * cut, (n + 1) * cut))
+        self.memory = Memory((n * cut, (n + 1) * cut), n)
         self.blocks, self.slots = list(range(BLOCKS)), list(range(SLOTS))
         self.exports, self.imports, self.live = {}, {}, {}  # by label, by n, by label
         self.client = baton.attach(
