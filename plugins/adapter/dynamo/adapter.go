@@ -18,11 +18,15 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/kv"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
 	"github.com/batonkv/baton/sidecar/control"
 )
@@ -36,8 +40,10 @@ type Adapter struct {
 	cfg     Config
 	calls   adapter.Calls
 	callers callers
+	blocks  adapter.BlockFeed
 	news    *news
 	id      uint64
+	kv      atomic.Pointer[kv.Teller] // nil: routers are not told what the cache holds
 
 	mu      sync.Mutex // guards:
 	closed  bool
@@ -46,6 +52,7 @@ type Adapter struct {
 	keeper  *directory.Keeper
 	fixed   []directory.Record // the endpoints; the card follows the state
 	events  *publisher         // nil: none are told
+	kvNATS  *natsgo.Conn       // of kv; nil: it has none
 }
 
 // Register implements adapter.Adapter.
@@ -74,7 +81,7 @@ const settle = 2 * time.Second
 // Sync begins to serve. It fails when the port is taken.
 func (a *Adapter) Sync(ctx context.Context, s adapter.State) error {
 	a.news.sync(s)
-	if err := a.start(); err != nil {
+	if err := a.start(s.Group.Name); err != nil {
 		return err
 	}
 	a.keeper.Set(a.records(s.Group))
@@ -88,7 +95,7 @@ func (a *Adapter) Sync(ctx context.Context, s adapter.State) error {
 }
 
 // start opens what a life has.
-func (a *Adapter) start() error {
+func (a *Adapter) start(group string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -116,20 +123,29 @@ func (a *Adapter) start() error {
 		})
 		a.fixed = append(a.fixed, r)
 	}
-	if len(a.cfg.NATS.URLs) > 0 {
-		e := a.cfg.Endpoint("handoff")
-		if a.events, err = newPublisher(a.cfg.NATS, e, a.Log); err != nil {
-			return err
-		}
-		r, err := directory.NewChannel(e, Topic, a.events.id).Record()
-		if err != nil {
-			return err
-		}
-		a.fixed = append(a.fixed, r)
+	if err := a.tellEvents(); err != nil {
+		return err
 	}
 	a.keeper = directory.Keep(backend, look, a.Log)
+	if err := a.tellKV(group, addr, look); err != nil {
+		return err
+	}
 	a.Log.Info("serves Dynamo's clients", "endpoints", a.cfg.Namespace+"."+a.cfg.Component, "addr", addr, "instance", fmt.Sprintf("%x", a.id))
 	return nil
+}
+
+// tellEvents opens what lifecycle events go to.
+func (a *Adapter) tellEvents() (err error) {
+	if len(a.cfg.NATS.URLs) == 0 {
+		return nil
+	}
+	e := a.cfg.Endpoint("handoff")
+	if a.events, err = newPublisher(a.cfg.NATS, e, a.Log); err != nil {
+		return err
+	}
+	r, err := directory.NewChannel(e, Topic, a.events.id).Record()
+	a.fixed = append(a.fixed, r)
+	return err
 }
 
 // Notify implements adapter.Adapter.
@@ -175,6 +191,14 @@ func (a *Adapter) end(ctx context.Context) {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 		a.keeper.Close(last)
 		cancel()
+	}
+	if t := a.kv.Load(); t != nil {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		t.Close(last)
+		cancel()
+	}
+	if a.kvNATS != nil {
+		a.kvNATS.Close()
 	}
 	if a.news != nil {
 		g := a.news.now().Group

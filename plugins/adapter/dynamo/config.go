@@ -36,6 +36,7 @@ type Config struct {
 	Requests  int         `yaml:"requests"`  // MiB that requests hold together
 	Codec     string      `yaml:"codec"`     // msgpack or json
 	NATS      nats.Config `yaml:"nats"`      // of the event plane; without URLs no events are told
+	KV        KV          `yaml:"kv"`
 
 	homes     []netip.Prefix
 	advertise netip.Addr
@@ -108,6 +109,9 @@ func (c *Config) check() (errs []error) {
 	}
 	if err := c.NATS.Check(); err != nil {
 		fault("nats: %w", err)
+	}
+	if err := c.checkKV(); err != nil {
+		errs = append(errs, err)
 	}
 	errs = append(errs, c.bounds()...)
 	if codec, err := wire.ParseCodec(c.Codec); err != nil || c.Codec == "" {

@@ -99,6 +99,19 @@ type StatusAnswer struct {
 	FreeSlots    int32  `json:"free_slots"`
 	BlockTokens  int32  `json:"block_tokens"`
 	Carrier      string `json:"carrier"` // the version that is known here
+	// KV is there when routers are told what the cache holds.
+	KV *KVAnswer `json:"kv,omitempty"`
+}
+
+// KVAnswer is how routers are told what the cache holds.
+type KVAnswer struct {
+	Sources  int    `json:"sources"` // workers that routers hear of
+	Waiting  int    `json:"waiting"` // workers that another source tells of
+	Blocks   int    `json:"blocks"`  // told as held
+	Untold   string `json:"untold"`  // blocks that could not be told so far
+	Events   string `json:"events"`
+	Messages string `json:"messages"`
+	Asked    string `json:"asked"` // by routers that missed some, or are new
 }
 
 // status is the endpoint; its request may be anything.
@@ -108,6 +121,7 @@ func (a *Adapter) status(_ context.Context, _ plane.Call, out *plane.Stream) err
 	d := StatusAnswer{Group: g.Name, Pool: g.Pool, Role: string(g.Role), State: "serving", Ranks: g.Status.Ranks, Model: g.Model,
 		WeightsEpoch: decimal(g.WeightsEpoch), Geometry: fmt.Sprintf("%x", g.Geometry[:]), FreeBlocks: g.Status.Capacity.Blocks,
 		FreeSlots: g.Status.Capacity.Slots, BlockTokens: g.Status.Capacity.BlockTokens, Carrier: Carrier}
+	d.KV = a.kvCounts()
 	for _, i := range s.Handoffs {
 		if i.Role == control.Source {
 			d.Exports++

@@ -222,6 +222,12 @@ func NewChannel(e Endpoint, topic string, publisher uint64) Channel {
 		Transport: ChannelTransport{Kind: "Nats", Config: ChannelConfig{Prefix: SubjectPrefix(e)}}}
 }
 
+// NewZMQChannel is a channel of e's events that a PUB socket at an ip:port sends.
+func NewZMQChannel(e Endpoint, topic string, publisher uint64, addr string) Channel {
+	return Channel{Type: "EventChannel", Scope: Scope{"endpoint", e}, Topic: topic, ID: publisher,
+		Transport: ChannelTransport{Kind: "Zmq", Config: ChannelConfig{Endpoint: "tcp://" + addr}}}
+}
+
 // NewSource is the source of what a worker's cache holds, under e.
 func NewSource(e Endpoint, topic string, publisher uint64, w Worker, recovery *Instance) Source {
 	if recovery != nil {
@@ -242,6 +248,9 @@ func (c Channel) Record() (Record, error) {
 func (s Source) Record() (Record, error) {
 	return encode(Sources+events(s.Scope.Endpoint, s.Topic), s.ID, s, s.Scope.Endpoint.Check())
 }
+
+// SourcesOf begins the keys of the sources of a topic under e.
+func SourcesOf(e Endpoint, topic string) string { return Sources + events(e, topic) + "/" }
 
 func events(e Endpoint, topic string) string {
 	return "namespace/" + escape(e.Namespace) + "/component/" + escape(e.Component) + "/endpoint/" + escape(e.Name) + "/topic/" + escape(topic)

@@ -18,6 +18,7 @@ type Stream struct {
 	codec wire.Codec
 	buf   []byte
 	lost  error // of the write that failed: what follows would be read as the rest of it
+	bare  bool  // a bare item is sent: its caller may want nothing more, and go
 
 	place *chan struct{} // which of the server's bounds the call counts against
 	waits chan struct{}
@@ -44,12 +45,21 @@ func (s *Stream) Wait() error {
 }
 
 // Send sends an item. An error says that the caller is gone, or that v is too large.
-func (s *Stream) Send(v any) error {
+func (s *Stream) Send(v any) error { return s.send(v, true) }
+
+// SendBare is Send for callers that want the item by itself, as Dynamo's own services do.
+func (s *Stream) SendBare(v any) error {
+	err := s.send(v, false)
+	s.bare = s.bare || err == nil
+	return err
+}
+
+func (s *Stream) send(v any, annotated bool) error {
 	b, err := s.codec.Encode(v)
 	if err != nil {
 		return err
 	}
-	if b, err = wire.AppendItem(s.buf[:0], s.codec, b, true); err != nil {
+	if b, err = wire.AppendItem(s.buf[:0], s.codec, b, annotated); err != nil {
 		return err
 	}
 	return s.write(b)
@@ -98,7 +108,7 @@ func (s *Server) answer(h Handler, c Call, home wire.Home, place *chan struct{})
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrKilled) {
 		err = nil // nobody listens
-	} else if err = out.finish(err); errors.Is(cause, ErrStopped) {
+	} else if err = out.finish(err); errors.Is(cause, ErrStopped) || out.bare {
 		err = nil // who wanted no more may be gone
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {

@@ -7,6 +7,9 @@ import os
 import sys
 import time
 
+sys.dont_write_bytecode = True
+
+import kvwords
 from dynamo.llm import HttpError
 from dynamo.runtime import Context, DistributedRuntime
 
@@ -120,6 +123,8 @@ async def act(runtime, q):
         while seen["stopped"] < q["n"]:
             await asyncio.sleep(0.005)
         return None
+    if do in kvwords.words:
+        return await kvwords.words[do](runtime, q)
     raise ValueError(f"no such word: {do}")
 
 

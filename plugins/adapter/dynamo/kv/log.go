@@ -1,0 +1,132 @@
+package kv
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// Bounds of what a Log keeps of what happened, so that a router that missed some of it need
+// not be told everything.
+const (
+	keptEvents = 1024
+	keptBlocks = 1 << 16
+)
+
+// Log is what a group's cache holds and the newest changes of it, numbered from 1. Safe for
+// concurrent use.
+type Log struct {
+	mu      sync.Mutex // guards:
+	content *content
+	newest  []CacheEvent // contiguous; the last one is number last
+	weight  int          // of newest
+	last    uint64
+	change  chan struct{} // closes with the next event
+}
+
+// NewLog is the log of an empty cache.
+func NewLog() *Log { return &Log{content: newContent(), change: make(chan struct{})} }
+
+// Tell takes what happened. What is not new to a router, or cannot be told, makes no event.
+func (l *Log) Tell(e handoff.BlockEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch e.Kind {
+	case handoff.BlocksStored:
+		l.append(l.content.store(e)...)
+	case handoff.BlocksRemoved:
+		l.append(l.content.remove(e.Removed)...)
+	case handoff.BlocksCleared:
+		if l.content.told > 0 {
+			l.append(Data{})
+		}
+		l.content.clear()
+	}
+}
+
+// Again tells everything once more, from a cleared cache on: for routers that cannot ask.
+func (l *Log) Again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.append(Data{})
+	l.append(l.content.dump()...)
+}
+
+func (l *Log) append(all ...Data) {
+	for _, d := range all {
+		l.last++
+		e := CacheEvent{ID: l.last, Data: d}
+		l.newest = append(l.newest, e)
+		l.weight += e.weight()
+	}
+	for len(l.newest) > keptEvents || l.weight > keptBlocks && len(l.newest) > 1 {
+		l.weight -= l.newest[0].weight()
+		l.newest[0] = CacheEvent{}
+		l.newest = l.newest[1:]
+	}
+	if len(all) > 0 {
+		close(l.change)
+		l.change = make(chan struct{})
+	}
+}
+
+// Last is the number of the newest event.
+func (l *Log) Last() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// Next are events after number id, as many as a message takes; when those are forgotten it
+// begins with the oldest that is not. change closes when there are more.
+func (l *Log) Next(id uint64) (events []CacheEvent, change <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	after, _ := l.after(id)
+	var weight int
+	for n, e := range after {
+		if weight += e.weight(); n == MaxEvents || n > 0 && weight > MaxBlocks {
+			after = after[:n]
+			break
+		}
+	}
+	return slices.Clone(after), l.change
+}
+
+// after are the kept events above id; whole says that none between is forgotten.
+func (l *Log) after(id uint64) (events []CacheEvent, whole bool) {
+	missing := min(l.last-min(id, l.last), uint64(len(l.newest)))
+	events = l.newest[uint64(len(l.newest))-missing:]
+	return events, l.last-min(id, l.last) == missing
+}
+
+// Since are the events from number start on, and the number of the newest; false when some of
+// them are forgotten.
+func (l *Log) Since(start uint64) (events []CacheEvent, last uint64, whole bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if start > 0 {
+		start--
+	}
+	after, whole := l.after(start)
+	return slices.Clone(after), l.last, whole
+}
+
+// Dump is what is held, as events that would tell it to a router that knows nothing, numbered
+// from 0, and the number of the newest event.
+func (l *Log) Dump() (events []CacheEvent, last uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for n, d := range l.content.dump() {
+		events = append(events, CacheEvent{ID: uint64(n), Data: d})
+	}
+	return events, l.last
+}
+
+// Counts are how many blocks are told as held, and how many could not be told so far.
+func (l *Log) Counts() (told int, lost uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.content.told, l.content.lost
+}

@@ -1,0 +1,93 @@
+package kv
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+)
+
+// records are those of a source: the source itself comes last, when all that it names is
+// there.
+func (t *Teller) records(n *told, of directory.Worker) (all []directory.Record, err error) {
+	var target *directory.Instance
+	if !t.cfg.Live {
+		e := t.cfg.State
+		e.Name = fmt.Sprintf("worker_kv_query_source_%x", n.publisher) // as Dynamo's own are called
+		i := directory.NewInstance(e, t.cfg.ID, t.cfg.Addr, t.cfg.Codec)
+		n.path, target = directory.Path(e, t.cfg.ID), &i
+		all, err = put(all, err, i)
+	}
+	all, err = put(all, err, n.sink.Channel(n.publisher))
+	return put(all, err, directory.NewSource(t.cfg.State, Topic, n.publisher, of, target))
+}
+
+func put(all []directory.Record, err error, v interface {
+	Record() (directory.Record, error)
+}) ([]directory.Record, error) {
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.Record()
+	return append(all, r), err
+}
+
+// watch reads the directory until ctx ends.
+func (t *Teller) watch(ctx context.Context, prefix string, read func(directory.Snapshot)) {
+	for {
+		for s, err := range t.cfg.Backend.Watch(ctx, prefix) {
+			if err != nil {
+				break // the keeper says that the directory is away
+			}
+			t.mu.Lock()
+			read(s)
+			t.mu.Unlock()
+			t.poke()
+		}
+		if !pause(ctx, tryAgain) {
+			return
+		}
+	}
+}
+
+// cards finds the workers of the group: their cards name it, and say that their KV events
+// come from here.
+func (t *Teller) cards(all directory.Snapshot) {
+	t.workers = map[directory.Worker]int32{}
+	for _, r := range all {
+		var m directory.Model
+		var card struct {
+			Block   int32 `json:"kv_cache_block_size"`
+			Runtime struct {
+				State directory.Endpoint         `json:"kv_state_endpoint"`
+				Data  map[string]json.RawMessage `json:"runtime_data"`
+				Start uint32                     `json:"data_parallel_start_rank"`
+			} `json:"runtime_config"`
+		}
+		if json.Unmarshal(r.Value, &m) != nil || json.Unmarshal(m.Card, &card) != nil || card.Runtime.State != t.cfg.State {
+			continue
+		}
+		var group string
+		if json.Unmarshal(card.Runtime.Data["baton_group"], &group) != nil || group != t.cfg.Group {
+			continue
+		}
+		if len(t.workers) < maxSources {
+			t.workers[directory.Worker{ID: m.ID, Rank: card.Runtime.Start}] = card.Block
+		}
+	}
+}
+
+// foreign finds sources that are not this one's.
+func (t *Teller) foreign(all directory.Snapshot) {
+	t.others = map[directory.Worker]bool{}
+	for _, r := range all {
+		var s directory.Source
+		if json.Unmarshal(r.Value, &s) != nil {
+			continue
+		}
+		if n := t.sources[s.Metadata.Worker]; n == nil || n.publisher != s.ID {
+			t.others[s.Metadata.Worker] = true
+		}
+	}
+}
