@@ -5,6 +5,8 @@ package gpu
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/batonkv/baton/cmd/bench"
 )
@@ -18,6 +20,12 @@ type Options struct {
 	Binary string // this executable, which is also the mover and the owners
 	// Variants measures each way of submitting copies, in place of the rows.
 	Variants bool
+	// Only keeps the rows whose names begin with one of these. nil: all.
+	Only []string
+	// Every has a hand-off of Tokens begin each time it has passed, for as long as For, in
+	// place of the rows, so that an engine beside it can be watched. 0: the rows.
+	Every, For time.Duration
+	Tokens     int32
 	// Shrink divides the sizes of everything, for a test of the bench itself. 0: 1.
 	Shrink int32
 	// Progress hears what is being measured.
@@ -27,6 +35,20 @@ type Options struct {
 	// Driver is a file to load instead of libcuda.so.1 in this process. "": that.
 	Driver string
 }
+
+// Check reports Options that nobody can mean.
+func (o Options) Check() error {
+	switch {
+	case o.Every < 0 || o.Every > 0 && o.For <= 0:
+		return fmt.Errorf("--every %v --for %v: want no negative interval, and a time", o.Every, o.For)
+	case o.Tokens < blockTokens || o.Tokens > 1<<17 || o.Tokens%blockTokens != 0:
+		return fmt.Errorf("--tokens %d: want whole blocks of %d, up to %d", o.Tokens, blockTokens, 1<<17)
+	}
+	return nil
+}
+
+// blockTokens are those of a block of the 70B layout.
+const blockTokens = 64
 
 // row is one line of the bench.
 type row struct {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/batonkv/baton/cmd/bench"
 	"github.com/batonkv/baton/kernels/cuda/cudatest"
@@ -38,15 +39,23 @@ func TestRows(t *testing.T) {
 	lib := cudatest.Library(t)
 	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(lib))
 	f := cudatest.Loaded(t, lib)
-	for _, variants := range []bool{false, true} {
+	for _, o := range []Options{{}, {Variants: true}, {Only: []string{"gpu/one", "gpu/frag"}}, {Every: time.Millisecond, For: 20 * time.Millisecond, Tokens: 1024}} {
 		saved := 0
-		r, err := Run(t.Context(), Options{Rounds: 1, Binary: os.Args[0], Variants: variants, Shrink: 64, Driver: lib,
-			Progress: func(what string) { t.Log(what) },
-			Save:     func(r bench.Report) error { saved = len(r.Rows); return nil }})
+		least := 12
+		switch {
+		case o.Every > 0:
+			least = 1
+		case o.Only != nil:
+			least = 3
+		}
+		o.Rounds, o.Binary, o.Shrink, o.Driver = 1, os.Args[0], 64, lib
+		o.Progress = func(what string) { t.Log(what) }
+		o.Save = func(r bench.Report) error { saved = len(r.Rows); return nil }
+		r, err := Run(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Rows) < 12 || saved != len(r.Rows) || r.Binary == "" {
+		if len(r.Rows) < least || saved != len(r.Rows) || r.Binary == "" {
 			t.Errorf("%d rows, %d saved, binary %q", len(r.Rows), saved, r.Binary)
 		}
 		for _, x := range r.Rows {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/batonkv/baton/cmd/bench"
 	"github.com/batonkv/baton/kernels/cuda"
@@ -15,11 +17,20 @@ import (
 
 const ratio = "x of memcpy peer"
 
-// lines are the lines in the order of measuring.
-func lines(variants bool) []row {
-	if variants {
+// lines are the lines that o asks for, in the order of measuring.
+func lines(o Options) []row {
+	switch {
+	case o.Every > 0:
+		return []row{{"gpu/paced", paced}}
+	case o.Variants:
 		return []row{{"gpu/variants", variantsOf}}
 	}
+	return slices.DeleteFunc(all(), func(r row) bool {
+		return len(o.Only) > 0 && !slices.ContainsFunc(o.Only, func(s string) bool { return strings.HasPrefix(r.name, s) })
+	})
+}
+
+func all() []row {
 	out := []row{
 		one("gpu/memcpy-peer", "", shape{}, "GB/s", 0, flat),
 	}
@@ -44,6 +55,7 @@ func lines(variants bool) []row {
 		pulled("gpu/pull-consecutive-1024", "the same", llama70B(1024, false), ratio, 0),
 		pulled("gpu/pull-scattered-8192", "scattered blocks from Pull to Done by the mover", llama70B(8192, true), "GB/s", 0),
 		row{"gpu/stand-ins", standIns},
+		row{"gpu/host", staging},
 	)
 	return out
 }

@@ -57,7 +57,11 @@ func Run(ctx context.Context, o Options) (bench.Report, error) {
 }
 
 func (r *rig) rows(ctx context.Context, rep *bench.Report) error {
-	for _, x := range lines(r.o.Variants) {
+	chosen := lines(r.o)
+	if len(chosen) == 0 {
+		return fmt.Errorf("bench gpu: no row's name begins with one of %q: rows are gpu/memcpy-peer, gpu/consecutive, gpu/scattered, gpu/fragments, gpu/one-block, gpu/pull, gpu/stand-ins and gpu/host", r.o.Only)
+	}
+	for _, x := range chosen {
 		r.o.Progress(x.name)
 		rs, err := x.run(ctx, r)
 		if err != nil { // the other rows are worth having all the same
