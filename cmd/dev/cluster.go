@@ -42,6 +42,7 @@ type Options struct {
 	LogFormat   string // text or json; "": text
 	Progress    func(what string)
 	TTL         time.Duration // of a sidecar's registration; 0: its default
+	Lease       time.Duration // of a hand-off; 0: the sidecar's default
 	Adapters    Adapters      // of the groups; nil: none
 	// Restart starts a sidecar again that ends by itself; else that is told on Died.
 	Restart bool

@@ -35,6 +35,7 @@ type sidecarFile struct {
 	Metrics  string         `yaml:"metrics"`
 	LogLevel string         `yaml:"log-level"`
 	LogForm  string         `yaml:"log-format"`
+	Lease    string         `yaml:"lease,omitempty"`
 	Etcd     struct {
 		Endpoints []string `yaml:"endpoints"`
 		TTL       string   `yaml:"ttl,omitempty"`
@@ -107,6 +108,9 @@ func (c *Cluster) startSidecar(g Group, rank int32) (*lifeline.Child, error) {
 		if host == "" {
 			f.Staging.When = config.Always
 		}
+	}
+	if c.opt.Lease > 0 {
+		f.Lease = c.opt.Lease.String()
 	}
 	if c.opt.TTL > 0 {
 		f.Etcd.TTL = c.opt.TTL.String()

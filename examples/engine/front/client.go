@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/proto/errs"
 )
 
 // Client asks one engine. It holds no connection; any number of goroutines may use it.
@@ -72,10 +72,8 @@ func exchange(conn net.Conn, r Request, each func(Event)) (Result, error) {
 		switch {
 		case err != nil:
 			return Result{}, err
-		case l.Draining:
-			return Result{}, fmt.Errorf("%w: %w: %s", ErrFailed, handoff.ErrDraining, l.Error)
 		case l.Error != "":
-			return Result{}, fmt.Errorf("%w: %s", ErrFailed, l.Error)
+			return Result{}, fmt.Errorf("%w: %w", ErrFailed, errs.FromName(l.Name, l.Error))
 		case l.Done:
 			return *l.Result, nil
 		default:

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/batonkv/baton/examples/engine/sample"
+	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -174,11 +175,19 @@ type line struct {
 	Logprob *float32 `json:"logprob,omitempty"`
 	Done    bool     `json:"done,omitempty"`
 	*Result
-	Error    string `json:"error,omitempty"`
-	Draining bool   `json:"draining,omitempty"` // the error is handoff.ErrDraining
+	Error string `json:"error,omitempty"`
+	Name  string `json:"name,omitempty"` // of the error, as docs/PLUGINS.md lists them
 }
 
 // failure is the line of an error.
 func failure(err error) line {
-	return line{Error: err.Error(), Draining: errors.Is(err, handoff.ErrDraining)}
+	name := errs.Name(err)
+	switch {
+	case name != "":
+	case errors.Is(err, ErrBusy):
+		name = errs.Name(handoff.ErrCapacity)
+	case errors.Is(err, ErrRequest):
+		name = errs.Name(handoff.ErrBound)
+	}
+	return line{Error: err.Error(), Name: name}
 }

@@ -112,7 +112,7 @@ func TestErrors(t *testing.T) {
 		t.Error(err)
 	}
 	req.Label = "busy"
-	if _, err := c.Generate(t.Context(), req, nil); !errors.Is(err, front.ErrFailed) || !strings.Contains(err.Error(), "busy") {
+	if _, err := c.Generate(t.Context(), req, nil); !errors.Is(err, front.ErrFailed) || !errors.Is(err, handoff.ErrCapacity) || !strings.Contains(err.Error(), "busy") {
 		t.Error(err)
 	}
 	req.Label = "late"

@@ -48,7 +48,7 @@ func Serve(ctx context.Context, l net.Listener, e Engine) error {
 				serve(ctx, conn, e)
 			})
 		default:
-			_ = write(conn, line{Error: ErrBusy.Error()})
+			_ = write(conn, failure(ErrBusy))
 			_ = conn.Close()
 		}
 	}
@@ -64,7 +64,7 @@ func serve(ctx context.Context, conn net.Conn, e Engine) {
 	r, err := readRequest(conn)
 	if err != nil {
 		if !errors.Is(err, errSilent) {
-			_ = write(conn, line{Error: err.Error()})
+			_ = write(conn, failure(err))
 		}
 		return
 	}
