@@ -133,7 +133,8 @@ class Driver:
                 pause = self._redial[0]
             session = None
             while session is None and self._leave(why):
-                self._rest(pause)
+                if not self._rest(pause):
+                    break
                 pause = min(2 * pause, self._redial[1])
                 try:
                     session = self._attach(time.monotonic() + _ATTACH_LIMIT)
@@ -144,7 +145,7 @@ class Driver:
     def _attach(self, deadline: float) -> Session:
         """Opens a session and goes on to the first MoverStarted. What the engine sends from the
         instant on at which its state was taken waits in the session's queue."""
-        session = Session(self._run_dir, max(deadline - time.monotonic(), 0))
+        session = Session(self._run_dir, max(deadline - time.monotonic(), 0.001))
         limit = threading.Timer(max(deadline - time.monotonic(), 0), session.end, [PeerLost("attach: the sidecar does not answer in time")])
         limit.daemon = True
         limit.start()
@@ -161,12 +162,12 @@ class Driver:
                 self.away = None
                 self._ring()
             return session
-        except Error as err:
+        except Exception as err:
             with self.lock:
                 self._session = None
-            why = session.end(err)
+            why = session.end(_known(err))
             session.close()
-            raise why
+            raise why from None
         finally:
             limit.cancel()
 
@@ -208,8 +209,8 @@ class Driver:
         while True:
             try:
                 self._hear(session, session.receive())
-            except Error as err:
-                return session.end(err)
+            except Exception as err:
+                return session.end(_known(err))
 
     def _hear(self, session: Session, m: Any) -> None:
         """Stores what arrived, and answers a decision with Held."""
@@ -244,8 +245,9 @@ class Driver:
                     self._fail(label, PeerLost(f"the sidecar was lost while {label!r} was imported: {why.text}"), False)
             return True
 
-    def _rest(self, pause: float) -> None:
-        """Waits between two tries, and fails the imports that fall due meanwhile."""
+    def _rest(self, pause: float) -> bool:
+        """Waits between two tries, and fails the imports that fall due meanwhile. False: the client
+        has ended."""
         until = time.monotonic() + pause
         with self.lock:
             while self.error is None:
@@ -253,8 +255,14 @@ class Driver:
                 for label in self.record.give_up(now):
                     self._fail(label, PeerLost(f"no sidecar came back before the deadline of {label!r}: {self.away}"), False)
                 if now >= until:
-                    return
+                    return True
                 self.lock.wait(min(until, self.record.due() or until) - now)
+            return False
+
+
+def _known(err: Exception) -> Error:
+    """What the thread tells of an error that nobody foresaw: it has no caller to raise it to."""
+    return err if isinstance(err, Error) else PeerLost(f"session: {type(err).__name__}: {err}")
 
 
 def _final(why: Error) -> bool:

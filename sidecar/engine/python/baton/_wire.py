@@ -84,6 +84,8 @@ def _limit(what: str, n: int, most: int, least: int = 0) -> int:
 
 
 def _text(what: str, s: str, most: int = MAX_STRING) -> str:
+    if not isinstance(s, str):
+        raise Bound(f"{what}: {type(s).__name__}: want a str")
     _limit(f"bytes of {what}", len(s.encode()), most)
     return s
 
@@ -258,9 +260,7 @@ def simple(kind: str, **fields: Any) -> Any:
     to = getattr(p, kind)
     to.SetInParent()
     for name, value in fields.items():
-        if isinstance(value, str):
-            _text(f"{kind}.{name}", value)
-        setattr(to, name, value)
+        setattr(to, name, _text(f"{kind}.{name}", value) if name == "label" else value)
     return p
 
 

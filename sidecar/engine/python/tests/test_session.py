@@ -1,0 +1,250 @@
+"""Sessions that begin, are refused, are lost and come back, against a sidecar that the test is."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
+
+import baton
+from baton import _session
+from sidecar import PATIENCE, Sidecar
+from test_shard import attach
+from test_wire import MANIFEST
+
+KIND = baton.DecisionKind
+
+
+class Sessions(unittest.TestCase):
+    def setUp(self):
+        self.tmp = tempfile.TemporaryDirectory(prefix="baton-")
+        self.addCleanup(self.tmp.cleanup)
+        self.sidecar = Sidecar(self.tmp.name)
+        self.addCleanup(lambda: self.sidecar.close())
+        self.kv = baton.shm(4096).numpy((1, 8, 4, 2, 16), numpy.float32)
+        self.pool = ThreadPoolExecutor(2)
+        self.addCleanup(self.pool.shutdown)
+
+    def attach(self, **changed):
+        """Attaches; returns the client, its session, and what it stated."""
+        coming = self.pool.submit(attach, self.kv, self.tmp.name, **{"redial": (0.001, 0.01), "timeout": PATIENCE, **changed})
+        s = self.sidecar.session()
+        stated = s.settle()
+        client = coming.result(PATIENCE)
+        self.addCleanup(client.close)
+        return client, s, stated
+
+    def until(self, client, ok):
+        end = time.monotonic() + PATIENCE
+        while not ok():
+            self.assertLess(time.monotonic(), end, "never")
+            client.wait(0.01)
+
+    def poll(self, client, n):
+        """So many events, less those of movers."""
+        out = []
+        self.until(client, lambda: out.extend(m for m in client.poll() if not isinstance(m, baton.MoverStarted)) or len(out) >= n)
+        self.assertEqual(len(out), n, out)
+        return out
+
+    def test_what_is_stated(self):
+        client, s, stated = self.attach()
+        self.assertEqual((stated.group, stated.instance, stated.rank, stated.ranks, stated.on_down), ("g", 1, 0, 1, 1))
+        self.assertEqual([(b.id, b.off, b.len) for b in stated.buffers], [(0, 0, 4096)])
+        v = stated.shards[0].view
+        self.assertEqual((v.buffer, v.off, v.item, v.row, v.unit, v.elem), (0, 0, 512, 128, 64, 4))
+        self.assertEqual(self.sidecar.files, [((9, 0), 1)])
+        self.assertEqual(client.poll(), [baton.MoverStarted(os.getpid())])
+        self.assertFalse(client.wait(0))
+
+    def test_refusals(self):
+        for names, kind in ((["handoff.attach"], baton.AttachRefused), (["handoff.relaunch", "handoff.attach"], baton.Relaunch),
+                            (["handoff.attached"], baton.AlreadyAttached), ([], baton.PeerLost)):
+            coming = self.pool.submit(attach, self.kv, self.tmp.name)
+            self.sidecar.session().end(names, "it is so")
+            with self.assertRaises(kind) as caught:
+                coming.result(PATIENCE)
+            self.assertEqual(caught.exception.spoken, bool(names))
+        self.sidecar.answer = b"\2"
+        coming = self.pool.submit(attach, self.kv, self.tmp.name)
+        s = self.sidecar.session()
+        s.next("attach")
+        s.say("attached", incarnation=1, fd_key=9)
+        with self.assertRaisesRegex(baton.AttachRefused, "sent twice"):
+            coming.result(PATIENCE)
+
+    def test_a_sidecar_that_says_nothing(self):
+        with self.assertRaises(TimeoutError):
+            attach(self.kv, self.tmp.name, timeout=0.05)
+
+    def test_decisions(self):
+        client, s, _ = self.attach()
+        s.say("decision", n=1, kind=KIND.RESERVE, label="r", tokens=5, hashes=[3], resume={"finished": True})
+        self.assertEqual(s.next("held").n, 1)
+        s.say("through", n=1)
+        self.assertEqual(self.poll(client, 1), [baton.Through(1)])
+        d, = client.decisions(1)
+        self.assertEqual((d.n, d.kind, d.label, d.tokens, d.hashes, d.resume.finished), (1, KIND.RESERVE, "r", 5, (3,), True))
+        self.assertEqual(client.decisions(1), [])
+        client.reserved(1, [4, 5], bytes(range(32)), slot=2, cached=4)
+        client.applied(1)
+        r = s.next("reserved")
+        self.assertEqual((list(r.blocks), r.slot, r.cached, r.digest), ([4, 5], 2, 4, bytes(range(32))))
+        self.assertEqual(s.next("applied").n, 1)
+        client.full(1), client.refuse(1, "never"), client.freed(2, 1), client.lifecycle_ack(1, baton.Draining("no"))
+        self.assertTrue(s.next("reserved").full)
+        self.assertEqual(s.next("reserved").why, "never")
+        self.assertEqual(s.next("freed").blocks, 2)
+        self.assertEqual(list(s.next("lifecycle_ack").error.names), ["handoff.draining"])
+
+    def test_a_lost_session(self):
+        client, s, _ = self.attach()
+        client.announce("later"), client.export("held", [1], 4), client.fenced(6)
+        client.import_("in", MANIFEST, range(9), deadline=PATIENCE)
+        for kind in ("announce", "export", "fenced", "import_request"):
+            s.next(kind)
+        s.say("decision", n=1, kind=KIND.RESERVE, label="in", tokens=9, hashes=[8, 9])
+        s.say("decision", n=2, kind=KIND.SET_WEIGHTS_EPOCH, weights_epoch=4)
+        s.say("decision", n=3, kind=KIND.LIFECYCLE, action=baton.Action.STOP_INTAKE)
+        s.say("decision", n=4, kind=KIND.FREE, label="other", settled=1)
+        for n in range(4):
+            s.next("held")
+        client.decisions(3), client.applied(3)
+        s.end()
+        s = self.sidecar.session()
+        stated = s.next("attach")
+        client.export("meanwhile", [2], 4)
+        s.goes_on()
+        self.assertEqual((list(stated.pins), list(stated.imports), stated.applied, stated.held), (["held"], ["in"], 3, 4))
+        self.assertEqual(([d.n for d in stated.decisions], stated.model.weights_epoch, stated.draining), ([2, 3, 4], 4, True))
+        self.assertEqual(s.next("fenced").n, 6)
+        self.assertEqual(s.next("announce").label, "later")
+        self.assertEqual(s.next("export").label, "meanwhile")
+        self.until(client, lambda: client.away is None)
+        s.say("imported", label="in", id={"group": "p", "instance": 3, "leader": 5, "n": 7})
+        s.say("imported", label="in", id={"group": "p", "instance": 3, "leader": 5, "n": 7})
+        s.say("failed", label="held", error={"text": "x"})
+        got = self.poll(client, 2)
+        self.assertEqual([(type(m), m.label) for m in got], [(baton.Imported, "in"), (baton.Failed, "held")])
+
+    def test_what_is_applied_is_stated_without_contents(self):
+        client, s, _ = self.attach()
+        s.say("decision", n=1, kind=KIND.RESERVE, label="in", tokens=9, hashes=[8, 9], resume={"finished": True})
+        s.next("held")
+        client.decisions(1), client.applied(1)
+        s.end()
+        d = self.sidecar.session().settle().decisions[0]
+        self.assertEqual((d.label, d.tokens, list(d.hashes), d.HasField("resume")), ("in", 0, [], False))
+
+    def test_the_former_mover_has_exited(self):
+        mover = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        coming = self.pool.submit(attach, self.kv, self.tmp.name, redial=(0.001, 0.01))
+        s = self.sidecar.session()
+        s.settle(incarnation=1, mover=mover.pid)
+        client = coming.result(PATIENCE)
+        self.addCleanup(client.close)
+        waits = _session._exited
+
+        def killed_when_waited_for(fd, timeout, stop=None):
+            if stop is not None:
+                mover.send_signal(signal.SIGKILL)
+            return waits(fd, timeout, stop)
+
+        with unittest.mock.patch.object(_session, "_exited", killed_when_waited_for):
+            s.end()
+            s = self.sidecar.session()
+            s.next("attach")
+            s.say("attached", incarnation=2, fd_key=9)
+            s.next("buffers_ready")
+        self.assertEqual(mover.poll(), -signal.SIGKILL)
+        s.say("mover_started", pid=os.getpid())
+        self.until(client, lambda: client.away is None)
+        mover.stdin.close()
+
+    def test_imports_without_a_sidecar(self):
+        for policy in (baton.OnDown.FAIL, baton.OnDown.RECOMPUTE):
+            client, s, _ = self.attach(on_down=policy, redial=(PATIENCE, PATIENCE))
+            client.import_("due", MANIFEST, range(9), deadline=0.05 if policy == baton.OnDown.FAIL else PATIENCE)
+            s.next("import_request")
+            s.end()
+            m, = self.poll(client, 1)
+            self.assertEqual((m.label, type(m.error), m.source_safe), ("due", baton.PeerLost, False))
+            client.import_("now", MANIFEST, range(9))
+            m, = self.poll(client, 1)
+            self.assertEqual((m.label, type(m.error), m.source_safe), ("now", baton.PeerLost, True))
+            client.close()
+
+    def test_what_ends_a_client(self):
+        for names in (["handoff.relaunch"], ["handoff.engine"], ["handoff.model"]):
+            client, s, _ = self.attach()
+            s.say("through", n=1)
+            s.end(names, "it is so")
+            self.until(client, lambda: client.error is not None)
+            self.assertEqual(client.error.names, tuple(names))
+            self.assertIn(baton.Through(1), client.poll())
+            with self.assertRaises(baton.SessionClosed):
+                client.announce("x")
+        client, s, _ = self.attach()
+        s.say("decision", n=2, kind=KIND.FREE, label="x")  # a gap: another session brings it
+        s = self.sidecar.session()
+        s.settle()
+        client.close(), client.close()
+        self.assertIsInstance(client.error, baton.SessionClosed)
+
+    def test_parts_and_labels(self):
+        client, s, _ = self.attach()
+        reach = baton.Reach(4, 4)
+        client.export_part("p", 1, [1], 8, reach)
+        with self.assertRaises(baton.EngineFault):
+            client.export_part("p", 3, [1], 8, reach)
+        client.export_part("p", 2, [2], 8, baton.Reach(8, 8))
+        client.export("p", [], 8, parts=2)
+        client.export_part("unknown", 2, [2], 8, reach)  # of one that has ended: dropped
+        client.export("q", [1], 1)
+        for label in ("p", "q", ""):
+            with self.assertRaises(baton.EngineFault):
+                client.export(label, [1], 1)
+        self.assertEqual([s.next(k).label for k in ("export_part", "export_part", "export", "export")], ["p", "p", "p", "q"])
+        s.say("decision", n=1, kind=KIND.FREE, label="q")
+        s.next("held")
+        client.decisions(1)
+        with self.assertRaisesRegex(baton.EngineFault, "say applied"):
+            client.export("q", [1], 1)
+        client.applied(1)
+        client.export("q", [1], 1)
+        client.import_("i", MANIFEST, [1])
+        client.import_("i", MANIFEST, [1])  # the same one is under way
+        with self.assertRaises(baton.UnknownLabel):
+            client.import_("i", baton.Manifest(MANIFEST.id, bytes(16), "l", 1, 1, 0, 4, baton.Resume()), [1])
+
+    def test_fences(self):
+        class Stream:
+            def record_event(self):
+                self.passed = False
+                return self
+
+            def query(self):
+                return self.passed
+
+        client, s, _ = self.attach()
+        one, two = Stream(), Stream()
+        client.export("a", [1], 1, stream=one), client.export("b", [1], 1, stream=two)
+        self.assertEqual([s.next("export").fence for _ in range(2)], [1, 2])
+        two.passed = True
+        client.poll(), client.freed()
+        s.next("freed")  # the second does not pass before the first
+        one.passed = True
+        client.poll()
+        self.assertEqual(s.next("fenced").n, 2)
+        with self.assertRaises(baton.EngineFault):
+            client.export("c", [1], 1, fence=9)
+
+
+if __name__ == "__main__":
+    unittest.main()
