@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
-LIMIT = 240  # seconds that a case may take
 STOP = 10  # seconds that a process may take to stop
 
 _fork = multiprocessing.get_context("fork")
@@ -32,6 +31,7 @@ class Case:
     device: str
     corrupt: str
     new: int
+    limit: int  #: seconds that it may take
     prompts: dict  #: label: tokens
 
 
@@ -49,7 +49,7 @@ def _end_with_parent():
 
 @contextmanager
 def sidecars(baton, case):
-    """Brings sidecars up, and gives the run directories: {("prefill", rank): path}."""
+    """Brings sidecars up, and gives what baton dev says of them."""
     shards = f"tp={case.prefill},role=prefill+tp={case.decode},role=decode"
     with tempfile.TemporaryFile("w+") as log:
         # It ends with its parent, and takes what it started along.
@@ -61,7 +61,7 @@ def sidecars(baton, case):
                 dev.wait()
                 log.seek(0)
                 raise RuntimeError(f"{baton} dev ended: {log.read().strip()}")
-            yield {(r["role"], r["rank"]): r["run_dir"] for r in json.loads(line)["ranks"]}
+            yield json.loads(line)
         finally:
             dev.terminate()
             try:
@@ -101,7 +101,7 @@ def receive(links, until):
     """The next message of one of links: (name, message). Errors that were sent are raised."""
     ready = wait(list(links.values()), max(until - time.monotonic(), 0))
     if not ready:
-        raise RuntimeError(f"{LIMIT} s passed, and {', '.join(links)} said nothing more")
+        raise RuntimeError(f"the time of --limit has passed, and {', '.join(links)} said nothing more")
     name = next(n for n, link in links.items() if link is ready[0])
     try:
         message = ready[0].recv()
@@ -116,7 +116,7 @@ def reference(case):
     """What one process answers: {label: (tokens, margin)}."""
     import engine
 
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + case.limit
     with process("reference", engine.reference, case.model, case.seed, case.device, list(case.prompts.values()), case.new) as link:
         return {label: receive({"the reference": link}, until)[1] for label in case.prompts}
 
@@ -126,19 +126,18 @@ def hand_over(baton, case, expected, say):
     import engine
 
     with ExitStack() as stack:
-        dirs = stack.enter_context(sidecars(baton, case))
+        up = stack.enter_context(sidecars(baton, case))
         meet = stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-torch-"))
         say("starting ranks")
         instances = {role: secrets.randbits(63) | 1 for role in ("prefill", "decode")}
         links, ready = {}, {}
-        for (role, rank), run_dir in dirs.items():
-            n = getattr(case, role)
+        for r in up["ranks"]:
+            role, rank = r["role"], r["rank"]
             job = engine.Job(
-                case.model, case.seed, f"{role}-0", role, instances[role], rank, n, run_dir, os.path.join(meet, role), case.device,
+                case.model, case.seed, r["group"], role, instances[role], rank, r["ranks"], r["run_dir"], os.path.join(meet, role), case.device,
                 1 if role == "decode" and case.prefill == case.decode else 0, case.new, case.corrupt if role == "decode" else "")
-            links[role, rank] = stack.enter_context(process(f"{role}-{rank}", engine.serve, job))
-        links = {f"{role} rank {rank}": link for (role, rank), link in links.items()}
-        until = time.monotonic() + LIMIT
+            links[f"{role} rank {rank}"] = stack.enter_context(process(f"{role}-{rank}", engine.serve, job))
+        until = time.monotonic() + case.limit
         while len(ready) < len(links):
             name, message = receive({n: link for n, link in links.items() if n not in ready}, until)
             ready[name] = message[1]
@@ -147,11 +146,21 @@ def hand_over(baton, case, expected, say):
         seen.begin()
         while not seen.done():
             seen.hear(*receive(links, until))
+        ways = transports(baton, up["control"])
         for role in ("prefill", "decode"):
             links[f"{role} rank 0"].send(("end",))
     devices = {role: [ready[f"{role} rank {r}"] for r in range(getattr(case, role))] for role in ("prefill", "decode")}
     return {"model": case.model, "prefill": case.prefill, "decode": case.decode, "corrupt": case.corrupt, "devices": devices,
-            "requests": seen.rows}
+            "transports": ways, "requests": seen.rows}
+
+
+def transports(baton, control):
+    """By what each rank reads from which: {"decode-0/0 from prefill-0/1": "shm"}."""
+    said = subprocess.run([baton, "doctor", "-o", "json", "--config", control], capture_output=True, text=True)
+    try:
+        return {f"{link['reader']} from {link['peer']}": link["transport"] for link in json.loads(said.stdout)["links"]}
+    except (ValueError, KeyError):
+        raise RuntimeError(f"baton doctor: {said.stdout}{said.stderr}") from None
 
 
 class Requests:

@@ -47,7 +47,7 @@ var want = []string{"llama 2 1 ", "hybrid 2 1 ", "mla 1 2 ", "hybrid 2 1 state"}
 func TestHandOver(t *testing.T) {
 	python := need.Transformers(t)
 	baton := filepath.Join(t.TempDir(), "baton")
-	if out, err := exec.Command("go", "build", "-o", baton, "../..").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", baton, "../..").CombinedOutput(); err != nil {
 		t.Fatalf("build baton: %v: %s", err, out)
 	}
 	t.Run("suite", func(t *testing.T) { suite(t, python, baton) })
