@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/cmd/load"
@@ -35,7 +36,7 @@ pattern of its tokens. Exit code 1 when something is wrong, held by nobody, or e
 otherwise than it may.`,
 		Example: `  baton load
   baton load --requests 20000 --at-once 500 --model attention --seed 7
-  baton load --kill-movers 20
+  baton load --kill-movers 20 --prefill-memory gpu --decode-memory gpu-chunks
   baton load --export-parts --disagg-kv-transport-backend tcp`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,8 +79,17 @@ otherwise than it may.`,
 	fs.Int32Var(&o.Slots, "slots", load.DefaultSlots, "slots of each prefill engine")
 	fs.BoolVar(&o.Parts, "export-parts", false, "let prompts leave in parts while they are computed, by chunks or by their layers")
 	fs.BoolVar(&o.Damage, "damage", false, "flip one bit of everything that is admitted; the run must fail")
+	memoryFlags(fs, &o)
 	cmd.AddCommand(newLoadRankCmd())
 	return cmd
+}
+
+// memories is where load engines may keep state.
+var memories = fmt.Sprintf("%s, %s (allocations that a handle names) or %s (physical allocations with descriptors)", engine.OnHost, engine.OnGPU, engine.OnSegments)
+
+func memoryFlags(fs *pflag.FlagSet, o *load.Options) {
+	fs.StringVar((*string)(&o.Prefill), "prefill-memory", string(engine.OnHost), "`where` prefill engines keep state: "+memories)
+	fs.StringVar((*string)(&o.Decode), "decode-memory", string(engine.OnHost), "`where` decode engines keep state: "+memories)
 }
 
 // loadRankFlags are the flags of `baton load rank`.
@@ -116,6 +126,7 @@ func newLoadRankCmd() *cobra.Command {
 	fs.Int32Var(&f.Blocks, "blocks", load.DefaultBlocks, "blocks of the paged cache")
 	fs.Int32Var(&f.Slots, "slots", load.DefaultSlots, "slots of per-request state")
 	fs.Int32Var(&f.BlockTokens, "block-tokens", 16, "tokens of a block")
+	fs.StringVar((*string)(&f.Memory), "memory", string(engine.OnHost), "`where` it keeps state: "+memories)
 	fs.StringVar(&f.Profiles, "profiles", "", "`directory` of profiles; that of the sidecar when it is not given")
 	fs.BoolVar(&f.ExportParts, "export-parts", false, "let prompts leave in parts")
 	fs.BoolVar(&f.Damage, "damage", false, "flip one bit of everything that is admitted")

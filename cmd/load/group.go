@@ -138,6 +138,13 @@ func (d *driver) start(g *group, rank int32, dir string) error {
 		"--tp", strconv.Itoa(int(g.TP)), "--run-dir", dir, "--rendezvous", filepath.Join(meet, g.Name+".0"), "--model", string(d.opt.Model),
 		"--order", orders[i%len(orders)], "--blocks", strconv.Itoa(int(g.blocks)), "--slots", strconv.Itoa(int(g.slots)),
 		"--block-tokens", strconv.Itoa(int(g.block)), "--log-level", d.opt.Dev.LogLevel, "--log-format", d.opt.Dev.LogFormat}
+	memory := d.opt.Decode
+	if g.Role == discovery.Prefill {
+		memory = d.opt.Prefill
+	}
+	if memory != "" {
+		args = append(args, "--memory", string(memory))
+	}
 	if rank == 0 {
 		args = append(args, "--driver", g.socket(meet))
 	}

@@ -4,6 +4,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,11 +28,13 @@ var (
 
 // Options is one run.
 type Options struct {
-	Dev      dev.Options // Groups, Binary, Stderr, log; Engine is set here
-	Model    engine.Model
-	Requests int
-	AtOnce   int // requests that run at once; 0: all, DefaultAtOnce at most
-	Seed     uint64
+	Dev   dev.Options // Groups, Binary, Stderr, log; Engine is set here
+	Model engine.Model
+	// Where engines keep state; empty: on the host.
+	Prefill, Decode engine.Memory
+	Requests        int
+	AtOnce          int // requests that run at once; 0: all, DefaultAtOnce at most
+	Seed            uint64
 	// KillSidecars kills -9 so many sidecars too, which are started again: requests under
 	// way may end by any error then, but nothing may be wrong, nothing held, and later ones go.
 	KillSidecars int
@@ -111,6 +114,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("%w: --slots %d: want %d to %d", ErrOptions, o.Slots, minSlots, maxSlots)
 	case o.KillMovers < 0 || o.KillSidecars < 0 || o.KillMovers+o.KillSidecars > o.Requests:
 		return fmt.Errorf("%w: --kill-movers %d, --kill-sidecars %d: want 0 to the number of requests in all", ErrOptions, o.KillMovers, o.KillSidecars)
+	case !slices.Contains(engine.Memories, cmp.Or(o.Prefill, engine.OnHost)) || !slices.Contains(engine.Memories, cmp.Or(o.Decode, engine.OnHost)):
+		return fmt.Errorf("%w: --prefill-memory %q, --decode-memory %q: want one of %q", ErrOptions, o.Prefill, o.Decode, engine.Memories)
 	case o.Model != engine.Attention && o.Model != engine.Hybrid:
 		return fmt.Errorf("%w: --model %q: want attention or hybrid", ErrOptions, o.Model)
 	}

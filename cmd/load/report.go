@@ -46,7 +46,8 @@ func (d *driver) progress(ctx context.Context, out io.Writer) {
 	}
 }
 
-// importsOver looks for imports that a leader still has: quarantine that never ended.
+// importsOver looks for imports that a leader still has, quarantine that never ended, and
+// notes by which transports its rank was given bytes.
 func (d *driver) importsOver(ctx context.Context, g *group) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.cluster.Sidecar(g.Running, 0).Metrics+"/metrics", nil)
 	if err != nil {
@@ -59,7 +60,14 @@ func (d *driver) importsOver(ctx context.Context, g *group) error {
 	defer resp.Body.Close()
 	found := false
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if l := lines.Text(); strings.HasPrefix(l, "baton_queue_depth") && strings.Contains(l, `queue="imports"`) {
+		l := lines.Text()
+		var by string
+		if n, _ := fmt.Sscanf(l, `baton_moved_bytes_total{backend=%q`, &by); n == 1 && !strings.HasSuffix(l, " 0") {
+			d.mu.Lock()
+			d.by[by] = true
+			d.mu.Unlock()
+		}
+		if strings.HasPrefix(l, "baton_queue_depth") && strings.Contains(l, `queue="imports"`) {
 			if found = true; !strings.HasSuffix(l, " 0") {
 				return fmt.Errorf("%w: %s: %s", ErrLeaked, g.Name, l)
 			}
@@ -88,6 +96,9 @@ func (d *driver) print(out io.Writer) {
 	_ = w.Flush()
 	fmt.Fprintf(out, "\nseed %d: %d requests in %.1f s (%.0f/s), %d imports admitted and compared, %.1f MiB moved", d.opt.Seed, d.done, took,
 		float64(d.done)/took, imports, float64(d.moved)/(1<<20))
+	if len(d.by) > 0 {
+		fmt.Fprintf(out, " by %s", strings.Join(slices.Sorted(maps.Keys(d.by)), ", "))
+	}
 	if d.opt.Parts {
 		fmt.Fprintf(out, ", %d begun while their prompts were computed", d.late)
 	}

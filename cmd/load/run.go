@@ -31,11 +31,12 @@ type driver struct {
 	counts  map[string]*tally // by kind of request
 	done    int
 	moved   int64
-	late    int // imports that began while their prompt was computed
-	killed  int // movers
-	ended   int // sidecars
-	cut     int // requests that the kill of a sidecar ended
-	retried int // imports tried again after a kill
+	by      map[string]bool // transports
+	late    int             // imports that began while their prompt was computed
+	killed  int             // movers
+	ended   int             // sidecars
+	cut     int             // requests that the kill of a sidecar ended
+	retried int             // imports tried again after a kill
 }
 
 // tally is what became of the requests of one kind.
@@ -55,7 +56,7 @@ func Run(ctx context.Context, opt Options, out io.Writer) (err error) {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d := &driver{opt: opt, stop: stop, began: time.Now(), early: make(chan struct{}, maxImports/3), counts: map[string]*tally{}}
+	d := &driver{opt: opt, stop: stop, began: time.Now(), early: make(chan struct{}, maxImports/3), counts: map[string]*tally{}, by: map[string]bool{}}
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", cause, err)

@@ -1,5 +1,5 @@
 // Package load is an engine without a model, for driving hand-offs hard: its ranks keep
-// a paged pool, slots and real shared memory as an engine does, but a request's state is
+// a paged pool, slots and real shared memory, of the host or of a GPU, as an engine does, but a request's state is
 // a pattern that follows from its tokens. Whatever is admitted is compared with that
 // pattern, element by element, and again when the request ends; so is a source when it is
 // freed. What a rank's memory holds is thereby never believed.
@@ -11,6 +11,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -55,6 +56,7 @@ type Config struct {
 	Blocks      int32
 	Slots       int32 // ignored by the attention model
 	BlockTokens int32
+	Memory      Memory // empty: OnHost
 	Profiles    string // directory; empty: none are made
 	Damage      bool   // flip one bit of every import that is admitted: the check must notice
 	ExportParts bool   // a prompt leaves while it is computed, by chunks or by their layers
@@ -76,6 +78,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("%w: rank %d of tp %d", ErrConfig, c.Rank, c.TP)
 	case c.Model != Attention && c.Model != Hybrid:
 		return fmt.Errorf("%w: model %q: want attention or hybrid", ErrConfig, c.Model)
+	case c.Memory != "" && !slices.Contains(Memories, c.Memory):
+		return fmt.Errorf("%w: memory %q: want %s, %s or %s", ErrConfig, c.Memory, OnHost, OnGPU, OnSegments)
 	case !order:
 		return fmt.Errorf("%w: order %q: want planes, layer-planes, layer-blocks or block-major", ErrConfig, c.Order)
 	case c.Model == Hybrid && c.Slots < 1:

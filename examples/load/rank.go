@@ -107,8 +107,8 @@ func (r *Rank) Attach() handoff.Attach {
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.slots(), BlockTokens: c.BlockTokens},
 		Parts:     true,
 		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse}
-	for i, b := range r.state.bufs {
-		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.Mem))})
+	for _, b := range r.state.bufs {
+		a.Buffers = append(a.Buffers, b.decl)
 	}
 	return a
 }
@@ -121,7 +121,7 @@ func (r *Rank) identity() handoff.ModelIdentity {
 // Files are the descriptors of the rank's buffers; the rank owns them.
 func (r *Rank) Files() (fds []int) {
 	for _, b := range r.state.bufs {
-		fds = append(fds, b.FD)
+		fds = append(fds, b.fds...)
 	}
 	return fds
 }

@@ -2,10 +2,10 @@ package load
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
-	"github.com/batonkv/baton/examples/engine/memfd"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/layout/parallel"
 )
@@ -16,7 +16,9 @@ import (
 type state struct {
 	model  layout.Model
 	shards []layout.Shard
-	bufs   []memfd.Buffer
+	bufs   []buffer
+	free   func()
+	err    error // of the GPU: nothing is known of the memory from then on
 }
 
 func newState(cfg Config) (*state, error) {
@@ -26,23 +28,25 @@ func newState(cfg Config) (*state, error) {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	s := &state{model: d.Model(), shards: places.Shards}
-	for i, n := range places.Buffers {
-		b, err := memfd.New(fmt.Sprintf("baton-load-%.32s-%d-%d", cfg.Group, cfg.Rank, i), n)
-		if err != nil {
+	if s.bufs, s.free, err = newBuffers(cfg, places.Buffers); err != nil {
+		return nil, fmt.Errorf("load: memory: %w", err)
+	}
+	for i := range s.bufs {
+		b := &s.bufs[i]
+		fill(b.mem, poison)
+		if err := b.store(span{hi: int64(len(b.mem))}); err != nil {
 			s.close()
 			return nil, fmt.Errorf("load: %w", err)
 		}
-		s.bufs = append(s.bufs, b)
-		fill(b.Mem, poison)
 	}
 	return s, nil
 }
 
 func (s *state) close() {
-	for _, b := range s.bufs {
-		b.Close()
+	if s.free != nil {
+		s.free()
 	}
-	s.bufs = nil
+	s.bufs, s.free = nil, nil
 }
 
 // poison is what memory holds that was handed out and not written.
@@ -61,9 +65,15 @@ type items struct {
 	slot   int32 // -1: none
 }
 
-// each calls f with every element of rows in these layers and, when slot is wanted, of the
+// visit is what is done with one element: sh's, in b, whose pattern is want; false ends it.
+type visit struct {
+	do     func(sh *layout.Shard, b []byte, want uint64) bool
+	writes bool
+}
+
+// each visits every element of rows in these layers and, when slot is wanted, of the
 // per-request state at position chain's end. want is the element's pattern in size bytes.
-func (s *state) each(at items, chain []uint64, rows, layers layout.Span, slot bool, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
+func (s *state) each(at items, chain []uint64, rows, layers layout.Span, slot bool, f visit) bool {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if s.model.States[sh.State].Paging == layout.PerBlock {
@@ -87,23 +97,36 @@ func (s *state) each(at items, chain []uint64, rows, layers layout.Span, slot bo
 var allLayers = layout.Span{Hi: math.MaxInt32}
 
 // row is one row of one item, over those of layers that the shard has and its units.
-func (s *state) row(sh *layout.Shard, item, row int32, c uint64, layers layout.Span, f func(sh *layout.Shard, b []byte, want uint64) bool) bool {
-	mem, v, n := s.bufs[sh.View.Buffer].Mem, &sh.View, sh.DType.Size()
-	elems := int64(s.model.States[sh.State].Elems)
+func (s *state) row(sh *layout.Shard, item, row int32, c uint64, layers layout.Span, f visit) bool {
+	v := &sh.View
 	for l := max(sh.Box.Layers.Lo, layers.Lo); l < min(sh.Box.Layers.Hi, layers.Hi); l++ {
 		for u := sh.Box.Units.Lo; u < sh.Box.Units.Hi; u++ {
 			off := v.Off + int64(l-sh.Box.Layers.Lo)*v.Layer + int64(item)*v.Item + int64(row)*v.Row + int64(u-sh.Box.Units.Lo)*v.Unit
-			x := mix(c ^ uint64(sh.State)<<56 ^ uint64(l)<<32 ^ uint64(u))
-			for e := range elems {
-				x = x*0x5851f42d4c957f2d + 0x14057b7ef767814f
-				at := off + e*v.Elem
-				if !f(sh, mem[at:at+n:at+n], x>>(64-8*n)) {
-					return false
-				}
+			if !s.unit(sh, off, mix(c^uint64(sh.State)<<56^uint64(l)<<32^uint64(u)), f) {
+				return false
 			}
 		}
 	}
 	return true
+}
+
+// unit is one unit of a row, from the byte off on; its pattern starts from x.
+func (s *state) unit(sh *layout.Shard, off int64, x uint64, f visit) (on bool) {
+	b, n, elems := &s.bufs[sh.View.Buffer], sh.DType.Size(), int64(s.model.States[sh.State].Elems)
+	all := span{off, off + (elems-1)*sh.View.Elem + n}
+	if s.err = errors.Join(s.err, b.fetch(all)); s.err != nil {
+		return false
+	}
+	on = true
+	for e := int64(0); on && e < elems; e++ {
+		x = x*0x5851f42d4c957f2d + 0x14057b7ef767814f
+		at := off + e*sh.View.Elem
+		on = f.do(sh, b.mem[at:at+n:at+n], x>>(64-8*n))
+	}
+	if f.writes {
+		s.err = b.store(all)
+	}
+	return on && s.err == nil
 }
 
 func get(b []byte) uint64 {
@@ -123,12 +146,12 @@ func put(b []byte, v uint64) {
 
 // write fills rows in these layers, and the slot with the state at the chain's end.
 func (s *state) write(at items, chain []uint64, rows, layers layout.Span) {
-	s.each(at, chain, rows, layers, at.slot >= 0, func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true })
+	s.each(at, chain, rows, layers, at.slot >= 0, visit{func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true }, true})
 }
 
 // check compares with the pattern; what differs first is the error.
 func (s *state) check(at items, chain []uint64, rows layout.Span) (err error) {
-	s.each(at, chain, rows, allLayers, at.slot >= 0, func(sh *layout.Shard, b []byte, want uint64) bool {
+	s.each(at, chain, rows, allLayers, at.slot >= 0, visit{do: func(sh *layout.Shard, b []byte, want uint64) bool {
 		if got := get(b); got != want {
 			what := "another state's"
 			if clean := get([]byte{poison, poison, poison, poison}[:len(b)]); got == clean {
@@ -137,13 +160,16 @@ func (s *state) check(at items, chain []uint64, rows layout.Span) (err error) {
 			err = fmt.Errorf("%w: %s in blocks %v slot %d: %#x for %#x, %s", ErrWrong, s.model.States[sh.State].Name, at.blocks, at.slot, got, want, what)
 		}
 		return err == nil
-	})
+	}})
+	if s.err != nil {
+		err = fmt.Errorf("%w: %w", ErrWrong, s.err)
+	}
 	return err
 }
 
 // spoil poisons blocks and a slot that were handed out.
 func (s *state) spoil(at items) {
-	set := func(_ *layout.Shard, b []byte, _ uint64) bool { fill(b, poison); return true }
+	set := visit{func(_ *layout.Shard, b []byte, _ uint64) bool { fill(b, poison); return true }, true}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		at := at.blocks
@@ -164,8 +190,8 @@ func (s *state) spoil(at items) {
 // damage flips one bit of the last row, so that a check can show that it notices.
 func (s *state) damage(at items, tokens int32) {
 	sh := &s.shards[0]
-	s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, allLayers, func(_ *layout.Shard, b []byte, _ uint64) bool {
+	s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, allLayers, visit{func(_ *layout.Shard, b []byte, _ uint64) bool {
 		b[0] ^= 1
 		return false
-	})
+	}, true})
 }
