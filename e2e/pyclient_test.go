@@ -37,6 +37,11 @@ func TestPyClient(t *testing.T) {
 	}
 }
 
+// TestPyClientExample runs the engine that the client's README shows.
+func TestPyClientExample(t *testing.T) {
+	pyEngines(t, "tp=1,role=prefill+tp=1,role=decode", need.PyClient(t, ".."), "../sidecar/engine/python/tests/run_example.py")
+}
+
 // TestPyClientGPU hands over what lies on GPUs: of one allocation, and of several. The driver is
 // the stand-in, for engines and movers.
 func TestPyClientGPU(t *testing.T) {

@@ -74,3 +74,18 @@ func TestInstalled(t *testing.T) {
 		t.Errorf("imported from %s", said)
 	}
 }
+
+// TestReadmeExample: the README's engine is example.py, which e2e runs.
+func TestReadmeExample(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("example.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "```python\n"+string(code)+"```\n") {
+		t.Error("README.md does not have example.py as it is")
+	}
+}
