@@ -111,10 +111,9 @@ class Rank:
 
     @torch.inference_mode()
     def step(self, step, lead):
-        if lead is None:
-            for event in self.client.poll():
-                if isinstance(event, baton.UnpinExport):
-                    raise RuntimeError(f"{event.label}: no leader is heard any more")
+        for event in lead.events if lead else self.client.poll():
+            if isinstance(event, baton.UnpinExport):
+                raise RuntimeError(f"{event.label}: its leader is not heard any more: start the group again")
         self.decide(lead.taken if lead else self.client.decisions(step.through), step, lead)
         for label in step.over:
             del self.held[label]
@@ -188,7 +187,7 @@ class Lead:
         self.rank, self.link, self.client, self.job = rank, link, rank.client, rank.job
         self.blocks = list(range(BLOCKS))
         self.slots = list(range(rank.slots))
-        self.taken = []  # decisions of the step
+        self.events, self.taken = [], []  # what came before the step, and decisions that it applies
         self.waiting = []  # prompts without room
         self.answers = {}  # label: tokens so far
         self.margin = {}  # label: the least distance between the two best logits
@@ -200,7 +199,8 @@ class Lead:
             select.select([self.client.fileno(), self.link.fileno()], [], [], IDLE)
         while self.link.poll():
             self.hear(self.link.recv())
-        for event in self.client.poll():
+        self.events = self.client.poll()
+        for event in self.events:
             self.event(event)
         step = Step(through=self.through, over=self.over, end=self.end)
         self.taken, self.over, self.through = self.client.decisions(step.through), [], 0
