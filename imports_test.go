@@ -114,7 +114,7 @@ func TestImports(t *testing.T) {
 
 // pure packages keep no clock, start nothing and reach nothing outside.
 var pure = []string{"transfer/layout/...", "transfer/reshard", "transfer/lower", "transfer/sums", "transfer/planview", "transfer/choice", "transfer/staged", "transfer/staged/pack", "sidecar/handoff",
-	"sidecar/machine", "sidecar/engine/blockhash", "sidecar/events", "transfer", "plugins/adapter/session", "examples/engine/sample",
+	"sidecar/machine", "sidecar/engine/blockhash", "sidecar/blocks", "sidecar/events", "transfer", "plugins/adapter/session", "examples/engine/sample",
 	"examples/engine/admission", "examples/engine/paged", "examples/engine/safetensors"}
 
 var impure = []string{"net", "net/http", "os", "os/exec", "sync", "sync/atomic", "syscall", "math/rand", "math/rand/v2", "crypto/rand", "unsafe"}

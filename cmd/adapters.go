@@ -70,7 +70,7 @@ func (p *parts) speak(ctx context.Context) {
 		}
 		cfg := session.Default()
 		cfg.Section, cfg.Mint = []byte(a.Section), rand.Uint64
-		s := drive.Start(drive.Config{Session: cfg, Open: open, Source: source, Log: log})
+		s := drive.Start(drive.Config{Session: cfg, Open: open, Source: source, Blocks: p.side.Service(), Log: log})
 		p.metrics.Adapter(a.Name, stages(), func() metrics.Adapter {
 			st := s.Status()
 			return metrics.Adapter{Stage: st.Stage.String(), Restarts: st.Restarts, Coalesced: st.Coalesced, Lost: st.Lost, Err: st.Err}

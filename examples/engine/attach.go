@@ -14,7 +14,7 @@ func (r *Rank) Attach() handoff.Attach {
 		Model:     r.identity(),
 		Shards:    r.shards,
 		Capacity:  handoff.Capacity{Blocks: c.Blocks, Slots: c.Slots, BlockTokens: c.BlockTokens},
-		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse, Parts: true}
+		Scheduler: handoff.SchedulerRank, OnDown: handoff.OnDownFail, Weights: handoff.WeightsRefuse, Parts: true, TellsBlocks: c.Rank == 0}
 	for i, b := range r.bufs {
 		a.Buffers = append(a.Buffers, handoff.BufferDecl{ID: uint32(i), Len: int64(len(b.Mem))})
 	}

@@ -56,6 +56,7 @@ func (r *Rank) decide(d handoff.Decision) error {
 		return r.freeExport(d.Label)
 	case handoff.SetWeightsEpoch:
 		r.cfg.WeightsEpoch = d.WeightsEpoch // the salt of every prompt that starts from here on
+		r.forgot()
 		return nil
 	case handoff.Lifecycle:
 		return r.send(handoff.LifecycleAck{N: d.N, Err: r.life.Do(d)})

@@ -148,6 +148,7 @@ func (r *Rank) reset() error {
 		return fmt.Errorf("%w: reset: %w", ErrDiverged, err)
 	}
 	r.pool.Forget()
+	r.forgot()
 	if r.cfg.Poison {
 		for b := range r.cfg.Blocks {
 			r.mem.PoisonBlock(b)

@@ -59,11 +59,12 @@ type Rank struct {
 	applied  uint64
 	steps    uint64
 	life     life.Life
-	released paged.Stats // what came back in this step, in Free and SlotsFree
-	frees    uint64      // how often something came back
-	unpinned []string    // to report
-	away     string      // why no sidecar is attached: it comes back
-	down     string      // why none will be any more
+	released paged.Stats          // what came back in this step, in Free and SlotsFree
+	frees    uint64               // how often something came back
+	unpinned []string             // to report
+	news     []handoff.BlockEvent // of the prefix cache, to tell
+	away     string               // why no sidecar is attached: it comes back
+	down     string               // why none will be any more
 
 	sched *scheduler // rank 0 only
 }
@@ -96,7 +97,7 @@ func New(cfg Config) (*Rank, error) {
 		growing: map[string]*request{}, givenUp: map[string]bool{}}
 	r.life = life.Life{Dir: cfg.Profiles, Forget: pool.Forget}
 	if cfg.Rank == 0 {
-		r.sched = newScheduler(r)
+		r.sched, pool.Evicted = newScheduler(r), r.evicted
 	}
 	return r, nil
 }
@@ -213,7 +214,10 @@ func (r *Rank) apply(st step) (outcome, error) {
 		}
 	}
 	r.logStep(st)
-	return out, r.tellFreed()
+	if err := r.tellFreed(); err != nil {
+		return out, err
+	}
+	return out, r.tellBlocks()
 }
 
 // start takes blocks and a slot for a prompt. A model without per-request state finds
@@ -357,6 +361,7 @@ func (r *Rank) live(q *request) error {
 		return err
 	}
 	q.table = t
+	r.cached(q, q.prompt)
 	if more := r.pool.Available() - before; more > 0 {
 		r.frees++
 		r.released.Free += more

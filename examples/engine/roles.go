@@ -66,7 +66,7 @@ func (r *Rank) turn(t turnOp) error {
 		return fmt.Errorf("%w: role %s: %w", ErrDiverged, t.Role, err)
 	}
 	r.cfg.Role, r.cfg.Instance = t.Role, t.Instance
-	r.session, r.applied, r.unpinned, r.away, r.down = nil, 0, nil, "", ""
+	r.session, r.applied, r.unpinned, r.away, r.down, r.news = nil, 0, nil, "", "", nil
 	err := r.life.Close()
 	r.life = life.Life{Dir: r.cfg.Profiles, Forget: r.pool.Forget}
 	return errors.Join(ErrSwitched, err)

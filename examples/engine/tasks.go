@@ -191,6 +191,9 @@ func (s *scheduler) adopt(t *task) {
 	s.forget(t.req.Label)
 	t.id, t.phase = q.id, decode
 	t.cached, t.forwarded = q.table.Cached, 0
+	if err := s.r.imported(q, t.req); err != nil {
+		s.r.cfg.Log.Warn("blocks are not told", "err", err)
+	}
 	if q.bad != nil {
 		s.fail(t, fmt.Errorf("%w: the resume packet of %q: %w", front.ErrFailed, t.req.Label, q.bad))
 		return

@@ -94,11 +94,16 @@ type engineEnd struct {
 
 // engine attaches a new engine.
 func (n *inside) engine() *engineEnd {
+	return n.engineOf(attachOf(n.cfg.Machine.Self.Group, handoff.Instance(Random()), 0, 1))
+}
+
+// engineOf attaches one that states a.
+func (n *inside) engineOf(a handoff.Attach) *engineEnd {
 	e := &engineEnd{n: n, words: make(chan handoff.ToEngine, 1024), gone: make(chan struct{})}
 	n.last = e
 	go func() {
 		defer close(e.gone)
-		if n.attach(e, attachOf(n.cfg.Machine.Self.Group, handoff.Instance(Random()), 0, 1)) != nil {
+		if n.attach(e, a) != nil {
 			return
 		}
 		for m := range e.words {
@@ -147,6 +152,8 @@ func (e *engineEnd) hear(m handoff.ToEngine) {
 		note("imported %s", m.Label)
 	case handoff.Failed:
 		note("failed %s", m.Label)
+	case handoff.TellBlocks:
+		note("tell blocks %v", m.On)
 	case handoff.Decision:
 		note("%v", m.Kind)
 		e.held = append(e.held, m)

@@ -83,6 +83,10 @@ func (s *Sidecar) toEngine(f machine.ToEngine) {
 	if err := es.Send(f.Msg); err != nil {
 		s.unsent("engine session", err)
 		es.Close(err) // a message that does not arrive may not be followed by others
+		return
+	}
+	if _, mapped := f.Msg.(handoff.MoverStarted); mapped {
+		s.cached.attached(es, s.attached[es])
 	}
 }
 

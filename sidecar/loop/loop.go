@@ -75,6 +75,7 @@ type Sidecar struct {
 	refused  map[string]uint64      // messages that were not acted on, by type; sessions as "Session"
 	adverts  chan machine.Advertise // newest wins
 	notices  *control.Log
+	cached   *cached
 	host     string
 	imports  atomic.Int64 // as the machine counts them; grants too
 	grants   atomic.Pointer[metrics.Grants]
@@ -121,7 +122,7 @@ func New(cfg Config) *Sidecar {
 		links: map[handoff.Member]transfer.Link{}, tickets: map[uint64]transfer.Ticket{},
 		pairs: map[handoff.Member]*pair{}, roles: map[handoff.Incarnation]discovery.Role{}, meeting: map[handoff.Member][]func(){}, unmet: map[handoff.Member]error{},
 		calls: map[machine.Call]chan machine.Reply{}, refused: map[string]uint64{}, adverts: make(chan machine.Advertise, 1),
-		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), host: cfg.Record.Host, fatal: make(chan error, 1)}
+		notices: control.NewLog(cfg.Machine.Self.Incarnation, 0), cached: newCached(cfg.Log), host: cfg.Record.Host, fatal: make(chan error, 1)}
 	s.grants.Store(&metrics.Grants{})
 	s.standing("discovery has not answered, or another sidecar holds the rank")
 	return s
@@ -140,6 +141,7 @@ func (s *Sidecar) Serve(engines engineDoor, peers peerDoor, fds fdDoor) {
 	m.Draining(s.draining.Load)
 	m.Grants(func() metrics.Grants { return *s.grants.Load() })
 	m.MoverPID(s.cfg.MoverPID)
+	m.Blocks(s.cached.now)
 	m.Links(func() []metrics.Link {
 		if ls := s.shown.Load(); ls != nil {
 			return *ls

@@ -41,6 +41,10 @@ func (s *Sidecar) attach(es engineSession, a handoff.Attach) error {
 }
 
 func (s *Sidecar) fromEngine(es engineSession, msg handoff.FromEngine) {
+	if m, ok := msg.(handoff.BlockEvents); ok {
+		s.cached.hear(es, m)
+		return
+	}
 	s.post(func() {
 		if n, ok := s.numbers[es]; ok {
 			s.step(machine.FromEngine{Session: n, Msg: msg})
@@ -55,6 +59,7 @@ func (s *Sidecar) engineClosed(es engineSession, err error) {
 			return
 		}
 		s.log.Info("engine session ended", "err", err)
+		s.cached.detached(es)
 		delete(s.numbers, es)
 		delete(s.attached, es)
 		delete(s.sessions, n)

@@ -150,6 +150,9 @@ func (p *Pool) evict() {
 	b := p.leaves.pop()
 	k := &p.blocks[b]
 	delete(p.index, k.hash)
+	if p.Evicted != nil {
+		p.Evicted(k.hash)
+	}
 	parent := k.parent
 	k.hash, k.parent = 0, -1
 	p.idle--
@@ -160,6 +163,12 @@ func (p *Pool) evict() {
 			p.leaves.push(parent, q.used)
 		}
 	}
+}
+
+// Caches reports whether a block is found under hash.
+func (p *Pool) Caches(hash uint64) bool {
+	_, ok := p.index[hash]
+	return ok
 }
 
 // Forget frees every block that is cached and unused.

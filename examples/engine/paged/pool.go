@@ -106,6 +106,9 @@ type hold struct {
 
 // Pool is an allocator. One goroutine uses it.
 type Pool struct {
+	// Evicted is called for the hash of each block that the cache forgets; nil: nobody asks.
+	Evicted func(hash uint64)
+
 	cfg    Config
 	blocks []block
 	index  map[uint64]int32 // hash to registered block

@@ -92,12 +92,13 @@ type Client struct {
 	incarnation handoff.Incarnation
 	movers      []*pidfd.Process
 
-	mu    sync.Mutex // guards:
-	rec   *record
-	ready []handoff.ToEngine
-	ses   *session // takes messages; nil between two
-	away  error    // why no session stands; nil while one does
-	err   error    // why the client has ended
+	mu      sync.Mutex // guards:
+	rec     *record
+	ready   []handoff.ToEngine
+	telling telling
+	ses     *session // takes messages; nil between two
+	away    error    // why no session stands; nil while one does
+	err     error    // why the client has ended
 }
 
 // Dial attaches: it sends Attach, the descriptors under the key of Attached, and
@@ -108,7 +109,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg.withDefaults(), wake: make(chan struct{}, 1), rec: newRecord(cfg.Attach, time.Now())}
+	c := &Client{cfg: cfg.withDefaults(), wake: make(chan struct{}, 1), rec: newRecord(cfg.Attach, time.Now()), telling: newTelling(cfg.Attach)}
 	c.life, c.end = context.WithCancel(context.Background())
 	s, err := c.attach(ctx)
 	if err != nil {
@@ -251,7 +252,13 @@ func (c *Client) ring() {
 // waits, under OnDownFail until its deadline, or under OnDownRecompute it fails at once.
 // Either way its memory is the group's: it comes back by ReleaseQuarantine, or the group
 // admits it all the same, and the engine ends a request that nobody waits for.
+//
+// BlockEvents cost no message unless the sidecar asked for them: the client follows what the
+// prefix cache holds, and tells the sidecar all of it when it asks, or is too slow for each change.
 func (c *Client) Send(m handoff.FromEngine) error {
+	if events, ok := m.(handoff.BlockEvents); ok {
+		return c.changed(events)
+	}
 	p, err := codec.EncodeFromEngine(m)
 	if err != nil {
 		return err

@@ -45,6 +45,7 @@ func (c *Client) attach(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	state, rest := c.rec.state(c.cfg.Attach), c.rec.afterwards()
 	c.ses = s
+	c.telling.hush()
 	c.mu.Unlock()
 	if err = s.introduce(ctx, life, c, state, rest); err == nil && !stop() {
 		err = ctx.Err()
@@ -161,7 +162,7 @@ func lost(err error) error {
 
 // serve passes messages on until the session ends, and returns why.
 func (s *session) serve(c *Client) error {
-	s.wg.Go(s.write)
+	s.wg.Go(func() { s.write(c) })
 	s.wg.Go(func() { // a queue that overflowed, or a writer that hangs in a write
 		<-s.out.Broken()
 		if why := s.out.Cause(); !errors.Is(why, io.EOF) {
@@ -180,8 +181,14 @@ func (s *session) serve(c *Client) error {
 }
 
 // write is the one goroutine that sends on the stream.
-func (s *session) write() {
-	err := s.out.Run(s.stream.Send)
+func (s *session) write(c *Client) {
+	err := s.out.Run(func(p *enginev1.FromEngine) error {
+		err := s.stream.Send(p)
+		if err == nil && p.GetBlockEvents() != nil {
+			c.told(s)
+		}
+		return err
+	})
 	switch {
 	case err == nil:
 		_ = s.stream.CloseSend()
@@ -220,6 +227,9 @@ func (c *Client) take(s *session, m handoff.ToEngine) error {
 		if err := c.hold(int(m.PID)); err != nil {
 			return err
 		}
+	case handoff.TellBlocks:
+		c.asked(m)
+		return nil
 	case handoff.Decision:
 		if c.rec.waiting() >= maxHeld {
 			return fmt.Errorf("%w: %d decisions wait", errUnpolled, maxHeld)
