@@ -60,7 +60,7 @@ it are served for --grace, what runs ends by itself within --drain-timeout.`,
 	fs.StringVar(&f.component, "component", "", "of the endpoint (default: prefill, or backend for a decode worker)")
 	fs.StringVar(&f.model, "model", "", "`name` that requests give the model")
 	fs.StringVar(&f.folder, "model-path", "", "`folder` of the model's tokenizer and configuration, for Dynamo's frontend")
-	fs.StringVar(&f.group, "group", "", "`name` of the engine's group of sidecars, for the worker's card")
+	fs.StringVar(&f.group, "group", "", "`name` of the engine's group of sidecars, for the worker's card; KV events want it")
 	fs.StringVar(&f.system, "system", "", "`ip:port` of /health, /live, /metrics and the model's files (default: port DYN_SYSTEM_PORT of every address, where that is set)")
 	fs.Int32Var(&f.context, "context-tokens", 0, "most tokens of prompt and answer, for the card (default: what config.json says)")
 	fs.Int32Var(&f.block, "block-tokens", 16, "tokens of a block of the engine's cache")
@@ -116,6 +116,9 @@ func (f *dynamoWorkerFlags) read(c *worker.Config) error {
 	}
 	if c.Dynamo, err = dynamo.ParseConfig(b); err != nil {
 		return fmt.Errorf("--config %s: %w", f.config, err)
+	}
+	if c.Dynamo.KV.Wanted() && c.Group == "" {
+		return fmt.Errorf("--group: want it with kv.events: routers hear of the worker's cache by its group of sidecars")
 	}
 	if f.folder == "" {
 		return nil

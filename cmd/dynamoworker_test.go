@@ -60,6 +60,10 @@ func TestDynamoWorkerFlags(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("namespase: dynamo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	tells := filepath.Join(dir, "tells.yaml")
+	if err := os.WriteFile(tells, []byte("namespace: dynamo\ndiscovery: file\nkv: {events: zmq}\nfolder: "+dir), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	good := dynamoWorkerFlags{role: "decode", front: "x.sock", config: config, model: "tiny", block: 16, maxNew: 1, system: "127.0.0.1:0", folder: "../examples/engine/tokenizer"}
 	if c, err := good.settings(); err != nil || c.Component != "backend" || c.Assets == nil {
 		t.Fatalf("%+v %v", c, err)
@@ -73,6 +77,7 @@ func TestDynamoWorkerFlags(t *testing.T) {
 		"--system":       func(f *dynamoWorkerFlags) { f.system = "nonsense" },
 		"--config":       func(f *dynamoWorkerFlags) { f.config = "none" },
 		"namespase":      func(f *dynamoWorkerFlags) { f.config = bad },
+		"--group":        func(f *dynamoWorkerFlags) { f.config = tells },
 		"config.json":    func(f *dynamoWorkerFlags) { f.folder = dir },
 	} {
 		f := good

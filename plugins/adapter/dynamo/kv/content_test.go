@@ -193,6 +193,13 @@ func TestWhatIsNotTold(t *testing.T) {
 		}
 	}
 	l := NewLog()
+	l.Tell(chain(1, 2))
+	l.Tell(handoff.BlockEvent{Kind: handoff.BlocksStored, BlockTokens: blockTokens, Parent: 102, Blocks: []handoff.StoredBlock{{ID: 101, Tokens: run(0)}}})
+	l.Tell(handoff.BlockEvent{Kind: handoff.BlocksStored, BlockTokens: blockTokens, Parent: 77, Blocks: []handoff.StoredBlock{{ID: 78}}})
+	if told, lost := l.Counts(); told != 0 || lost != 2 || len(l.content.blocks) != 2 {
+		t.Errorf("a sequence that follows itself: %d told, %d lost, %d kept", told, lost, len(l.content.blocks))
+	}
+	l = NewLog()
 	l.Tell(chain(0, maxHeld))
 	l.Tell(chain(maxHeld, maxHeld+3))
 	if told, lost := l.Counts(); told != maxHeld || lost != 3 {

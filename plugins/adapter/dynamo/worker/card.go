@@ -147,6 +147,11 @@ type card struct {
 
 type runtimeConfig struct {
 	Data map[string]string `json:"runtime_data"`
+	// State is where the group's adapter tells routers what the cache holds; they then expect
+	// KV events, and ask for those that they missed.
+	State     *directory.Endpoint `json:"kv_state_endpoint,omitempty"`
+	Publishes bool                `json:"kv_event_publishing_enabled,omitempty"`
+	Indexes   bool                `json:"enable_local_indexer,omitempty"`
 }
 
 // card makes the instance one that routers route to. Frontends find the model's files under
@@ -156,6 +161,10 @@ func (w *Worker) card(base string) (directory.Record, error) {
 		Input: "Tokens", Worker: "decode", Needs: [][]string{}, Runtime: runtimeConfig{Data: map[string]string{"baton": "v1"}}}
 	if w.cfg.Group != "" {
 		c.Runtime.Data["baton_group"] = w.cfg.Group
+		if k := w.cfg.Dynamo.KV; k.Wanted() {
+			at := w.cfg.Dynamo.State()
+			c.Runtime.State, c.Runtime.Publishes, c.Runtime.Indexes = &at, true, !k.LiveOnly
+		}
 	}
 	if a := w.cfg.Assets; a != nil {
 		a.name(&c, base)

@@ -100,8 +100,14 @@ func TestCard(t *testing.T) {
 			}
 		}
 	}
+	told := newRig(t, discovery.Decode, true, func(c *Config) { c.Group, c.Dynamo.KV.Events = "d", "zmq" })
+	if c := told.wantCard(); c.Runtime.State == nil || c.Runtime.State.String() != "dynamo.baton.state" || !c.Runtime.Publishes || !c.Runtime.Indexes {
+		t.Errorf("%+v", c.Runtime)
+	}
 	p := newRig(t, discovery.Prefill, true)
-	if c := p.wantCard(); c.Type != "Prefill" || c.Worker != "prefill" || c.Tokenizer != nil || !reflect.DeepEqual(c.Needs, [][]string{{"decode"}}) {
+	if c := p.wantCard(); c.Runtime.State != nil || c.Runtime.Publishes {
+		t.Errorf("%+v", c.Runtime)
+	} else if c.Type != "Prefill" || c.Worker != "prefill" || c.Tokenizer != nil || !reflect.DeepEqual(c.Needs, [][]string{{"decode"}}) {
 		t.Errorf("%+v", c)
 	}
 }

@@ -1,0 +1,319 @@
+package kv
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
+	"github.com/batonkv/baton/sidecar/handoff"
+)
+
+// tape is a sink that keeps what it is given.
+type tape struct {
+	said chan struct{} // holds a token after each message
+
+	mu     sync.Mutex // guards:
+	away   bool
+	events []CacheEvent
+	closed bool
+}
+
+func (s *tape) Send(_, sequence uint64, b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return errors.New("away")
+	}
+	e, err := wire.DecodeEvent(b)
+	events, err2 := DecodeBatch(e.Payload)
+	if err = errors.Join(err, err2); err != nil || e.Sequence != sequence {
+		panic(fmt.Sprint(e, err))
+	}
+	for _, r := range events {
+		s.events = append(s.events, r.Event)
+	}
+	select {
+	case s.said <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (s *tape) Channel(publisher uint64) directory.Channel {
+	return directory.NewChannel(state, Topic, publisher)
+}
+
+func (s *tape) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// set says whether it is away.
+func (s *tape) set(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+// ids are the numbers of the events so far.
+func (s *tape) ids() (ids []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+var state = directory.Endpoint{Namespace: "dynamo", Component: "baton", Name: "state"}
+
+var quietLog = slog.New(slog.DiscardHandler)
+
+// TestSourceTellsTwice: the newest event is told once more after a quiet while, once; what
+// cannot be sent is sent later, in order.
+func TestSourceTellsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, out := NewLog(), &tape{}
+		l.Tell(chain(0, 1)) // before it
+		s := NewSource(directory.Worker{ID: 5}, 9, l, out, quietLog)
+		is := func(want ...uint64) {
+			t.Helper()
+			synctest.Wait()
+			if got := out.ids(); !slices.Equal(got, want) {
+				t.Fatalf("told %v, want %v", got, want)
+			}
+		}
+		time.Sleep(3 * quiet)
+		is()
+		l.Tell(chain(1, 2))
+		is(2)
+		time.Sleep(quiet + time.Millisecond)
+		is(2, 2)
+		time.Sleep(time.Hour)
+		is(2, 2)
+		out.set(true)
+		l.Tell(chain(2, 3))
+		l.Tell(chain(3, 4))
+		time.Sleep(10 * tryAgain)
+		is(2, 2)
+		out.set(false)
+		time.Sleep(tryAgain + time.Millisecond)
+		is(2, 2, 3, 4)
+		out.set(true)
+		time.Sleep(3 * quiet)
+		out.set(false)
+		time.Sleep(3 * quiet)
+		is(2, 2, 3, 4, 4)
+		for range 2 * keptEvents { // more than is kept: it goes on with what is
+			out.set(true)
+			l.Tell(removed(104))
+			l.Tell(chain(3, 4))
+		}
+		out.set(false)
+		time.Sleep(tryAgain + time.Millisecond)
+		synctest.Wait()
+		if got := out.ids()[5:]; len(got) != keptEvents || got[len(got)-1] != l.Last() {
+			t.Errorf("%d events up to %d, newest %d", len(got), got[len(got)-1], l.Last())
+		}
+		s.Close()
+		if !out.closed {
+			t.Error("its sink is open")
+		}
+	})
+}
+
+// feed is what a test gives.
+type feed struct {
+	events chan handoff.BlockEvent
+	reads  chan struct{} // one for each that begins
+}
+
+func (f feed) Blocks(ctx context.Context) iter.Seq2[handoff.BlockEvent, error] {
+	return func(yield func(handoff.BlockEvent, error) bool) {
+		select {
+		case f.reads <- struct{}{}:
+		default:
+		}
+		for {
+			select {
+			case e, ok := <-f.events:
+				if !ok {
+					yield(e, handoff.ErrHost)
+					return
+				}
+				if !yield(e, nil) {
+					return
+				}
+			case <-ctx.Done():
+				yield(handoff.BlockEvent{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// rig is a teller on a folder.
+type rig struct {
+	t       *testing.T
+	teller  *Teller
+	files   *directory.Files
+	workers *directory.Keeper
+	sinks   chan *tape
+	feed    feed
+}
+
+func newRig(t *testing.T, live bool) *rig {
+	files, err := directory.OpenFiles(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := plane.Serve(plane.Config{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, files: files, workers: directory.Keep(files, time.Second, quietLog), sinks: make(chan *tape, 8),
+		feed: feed{make(chan handoff.BlockEvent), make(chan struct{}, 8)}}
+	var ids uint64
+	r.teller = NewTeller(Config{Group: "p", State: state, Live: live, NewID: func() uint64 { ids++; return ids }, Server: server, ID: 1, Addr: server.Addr().String(), Codec: "json",
+		Backend: files, Look: time.Second, Log: quietLog, Sink: func() (Sink, error) {
+			s := &tape{said: make(chan struct{}, 1)}
+			r.sinks <- s
+			return s, nil
+		}}, r.feed)
+	t.Cleanup(func() {
+		r.teller.Close(context.Background())
+		r.workers.Close(context.Background())
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		server.Close(now)
+	})
+	return r
+}
+
+// card is of a worker of the group.
+func (r *rig) card(worker uint64) directory.Record {
+	text := fmt.Appendf(nil, `{"kv_cache_block_size":4,"runtime_config":{"runtime_data":{"baton_group":"p"},"kv_state_endpoint":{"namespace":"dynamo","component":"baton","name":"state"}}}`)
+	c, err := directory.NewModel(directory.Endpoint{Namespace: "dynamo", Component: "w", Name: "generate"}, worker, text).Record()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+// sources waits until the directory has those of so many workers, and gives them.
+func (r *rig) sources(n int) (all []directory.Source) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	for snap, err := range r.files.Watch(ctx, directory.Sources) {
+		if err != nil {
+			r.t.Fatal(err, all)
+		}
+		all = nil
+		for _, rec := range snap {
+			var s directory.Source
+			if err := json.Unmarshal(rec.Value, &s); err != nil {
+				r.t.Fatal(err)
+			}
+			all = append(all, s)
+		}
+		if len(all) == n {
+			return all
+		}
+	}
+	return nil
+}
+
+// TestTellerFollowsWorkers: a worker that comes has a source, one that goes has none, and one
+// that comes again has another publisher; a read that ends is begun again.
+func TestTellerFollowsWorkers(t *testing.T) {
+	r := newRig(t, false)
+	<-r.feed.reads
+	r.workers.Set([]directory.Record{r.card(7)})
+	first := <-r.sinks
+	a := r.sources(1)[0]
+	if a.Metadata.Worker != (directory.Worker{ID: 7}) || a.Metadata.Recovery == nil || a.Metadata.State != state {
+		t.Errorf("%+v", a)
+	}
+	r.workers.Set([]directory.Record{r.card(7), r.card(8)})
+	<-r.sinks
+	r.sources(2)
+	r.workers.Set(nil)
+	r.sources(0)
+	r.workers.Set([]directory.Record{r.card(7)})
+	<-r.sinks
+	if b := r.sources(1)[0]; b.ID == a.ID {
+		t.Errorf("one publisher %d twice", b.ID)
+	}
+	close(r.feed.events)
+	<-r.feed.reads
+	r.teller.Close(t.Context())
+	r.sources(0)
+	if first.mu.Lock(); !first.closed {
+		t.Error("a sink is open")
+	}
+	first.mu.Unlock()
+}
+
+// TestWaitsForAnother: while another source tells of a worker there is none here, and the
+// worker counts as one that waits.
+func TestWaitsForAnother(t *testing.T) {
+	r := newRig(t, false)
+	other := directory.Keep(r.files, time.Second, quietLog)
+	source, err := directory.NewSource(state, Topic, 99, directory.Worker{ID: 7}, nil).Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Set([]directory.Record{source})
+	r.sources(1)
+	r.workers.Set([]directory.Record{r.card(7), r.card(8)})
+	<-r.sinks
+	if all := r.sources(2); all[0].ID+all[1].ID <= 99 {
+		t.Errorf("%+v", all)
+	}
+	if c := r.teller.Counts(); c.Sources != 1 || c.Waiting != 1 {
+		t.Errorf("%+v", c)
+	}
+	other.Close(t.Context())
+	<-r.sinks
+	if all := r.sources(2); all[0].ID == 99 || all[1].ID == 99 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestLiveOnly: nobody can ask, and everything is told when routers should listen.
+func TestLiveOnly(t *testing.T) {
+	r := newRig(t, true)
+	<-r.feed.reads
+	r.feed.events <- chain(0, 3)
+	r.feed.events <- chain(3, 4)
+	r.workers.Set([]directory.Record{r.card(7)})
+	out := <-r.sinks
+	if s := r.sources(1)[0]; s.Metadata.Recovery != nil {
+		t.Errorf("%+v", s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for len(out.ids()) < 2 && ctx.Err() == nil {
+		select {
+		case <-out.said:
+		case <-ctx.Done():
+		}
+	}
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	if len(out.events) < 2 || out.events[0].Data != (Data{}) || len(out.events[1].Data.Stored.Blocks) != 4 {
+		t.Errorf("%+v", out.events)
+	}
+}
