@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ const (
 	pythonCalls  = "dynamo.python.handoff"
 	promptTokens = 1024
 	atOnce       = 32
-	turns        = 4 // of a rate
+	turns        = 4   // of a rate
+	rateCalls    = 128 // of a turn
 	startWithin  = 2 * time.Minute
 )
 
@@ -65,19 +67,36 @@ func dynamoCost(ctx context.Context, o Options) (out []Result, err error) {
 	if err := client.ready(ctx); err != nil {
 		return nil, err
 	}
+	return compareDynamo(ctx, o, client, worker.cmd.Process.Pid)
+}
+
+// compareDynamo has client call both, of which the worker is a process of its own.
+func compareDynamo(ctx context.Context, o Options, client *dynamoProcess, worker int) ([]Result, error) {
 	one := Result{Name: "dynamo/handoff", What: fmt.Sprintf("a handoff call of Dynamo's Python client, %d tokens and a manifest, one at a time", promptTokens),
 		Unit: "x of the same call of Dynamo's own Python worker", BaseUnit: "us"}
 	many := Result{Name: "dynamo/calls", What: fmt.Sprintf("handoff calls a second of that client, %d at once", atOnce),
 		Unit: "x of Dynamo's own Python worker", BaseUnit: "calls/s"}
-	var us, rate []float64
+	cost := Result{Name: "dynamo/cpu", What: "processor time of the server for those calls", Unit: "x of Dynamo's own Python worker", BaseUnit: "us a call"}
+	var us, rate, spent []float64
 	for n := range 1 + o.Rounds { // the first one is for connections, caches, schedulers
 		var took map[string][]float64
 		var rates map[string]float64
-		err := errors.Join(client.ask(ctx, "latency", 50, &took), client.ask(ctx, "rate", 128, &rates))
+		if err := client.ask(ctx, "latency", 50, &took); err != nil {
+			return nil, err
+		}
+		before, err := processors(os.Getpid(), worker)
+		if err == nil {
+			err = client.ask(ctx, "rate", rateCalls, &rates)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if len(took[batonCalls]) == 0 || len(took[pythonCalls]) == 0 || rates[pythonCalls] == 0 {
+		after, err := processors(os.Getpid(), worker)
+		if err != nil {
+			return nil, err
+		}
+		mine, its := (after[0]-before[0])/(turns*rateCalls), (after[1]-before[1])/(turns*rateCalls)
+		if len(took[batonCalls]) == 0 || len(took[pythonCalls]) == 0 || rates[pythonCalls] == 0 || its == 0 {
 			return nil, errors.New("dynamo: the client measured nothing")
 		}
 		if n == 0 {
@@ -86,11 +105,36 @@ func dynamoCost(ctx context.Context, o Options) (out []Result, err error) {
 		ours, base := Median(took[batonCalls]), Median(took[pythonCalls])
 		us, rate = append(us, ours), append(rate, rates[batonCalls])
 		one.Samples, one.Baseline = append(one.Samples, ours/base), append(one.Baseline, base)
+		spent = append(spent, mine)
+		cost.Samples, cost.Baseline = append(cost.Samples, mine/its), append(cost.Baseline, its)
 		many.Samples, many.Baseline = append(many.Samples, rates[batonCalls]/rates[pythonCalls]), append(many.Baseline, rates[pythonCalls])
 	}
 	one.Note = fmt.Sprintf("p50 %s us, Dynamo's %s", figure(Median(us)), figure(Median(one.Baseline)))
 	many.Note = fmt.Sprintf("%s, Dynamo's %s", figure(Median(rate)), figure(Median(many.Baseline)))
-	return []Result{AtMost(one, 1), AtLeast(many, 1)}, nil
+	cost.Note = fmt.Sprintf("%s us a call, Dynamo's %s", figure(Median(spent)), figure(Median(cost.Baseline)))
+	return []Result{AtMost(one, 1), AtLeast(many, 1), AtMost(cost, 1)}, nil
+}
+
+// processors is the processor time that processes have had, in microseconds.
+func processors(pids ...int) (us []float64, err error) {
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return nil, err
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		f := strings.Fields(rest)
+		if len(f) < 13 {
+			return nil, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(f))
+		}
+		user, err := strconv.ParseFloat(f[11], 64)
+		system, err2 := strconv.ParseFloat(f[12], 64)
+		if err = errors.Join(err, err2); err != nil {
+			return nil, err
+		}
+		us = append(us, (user+system)*1e6/100) // Linux counts in hundredths
+	}
+	return us, nil
 }
 
 // joinDynamo serves a group without a sidecar, whose hand-offs end at once.

@@ -137,7 +137,7 @@ func (a *Adapter) status(_ context.Context, _ plane.Call, out *plane.Stream) err
 	case !g.Status.Ready:
 		d.State = "not-ready"
 	}
-	return out.Send(d)
+	return out.Last(d)
 }
 
 // ReshardRequest is what endpoint reshard takes: two layouts as `baton plan` does, and a
@@ -199,7 +199,7 @@ func (a *Adapter) reshard(ctx context.Context, c plane.Call, out *plane.Stream) 
 			d.Moves = append(d.Moves, Move{State: plan.Model.States[m.State].Name, Src: int32(m.Src), Dst: int32(m.Dst),
 				Layers: [2]int32{m.Box.Layers.Lo, m.Box.Layers.Hi}, Units: [2]int32{m.Box.Units.Lo, m.Box.Units.Hi}})
 		}
-		return out.Send(d)
+		return out.Last(d)
 	case "explain":
 		format, ok := map[string]plugins.Format{"": plugins.Text, "text": plugins.Text, "json": plugins.JSON, "svg": plugins.SVG}[q.Format]
 		if !ok {
@@ -212,7 +212,7 @@ func (a *Adapter) reshard(ctx context.Context, c plane.Call, out *plane.Stream) 
 		if err != nil {
 			return err
 		}
-		return out.Send(ExplainAnswer{string(b)})
+		return out.Last(ExplainAnswer{string(b)})
 	}
 	return plane.Fault(wire.InvalidArgument, "op %.40q: want plan or explain", q.Op)
 }

@@ -100,7 +100,7 @@ func (a *Adapter) handoff(ctx context.Context, c plane.Call, out *plane.Stream) 
 		for _, i := range page.Infos {
 			ans.Handoffs = append(ans.Handoffs, info(i))
 		}
-		return out.Send(ans)
+		return out.Last(ans)
 	}
 	return a.one(ctx, q, out)
 }
@@ -124,7 +124,7 @@ func (a *Adapter) one(ctx context.Context, q HandoffRequest, out *plane.Stream) 
 		if err != nil {
 			return err
 		}
-		return out.Send(info(i))
+		return out.Last(info(i))
 	}
 	// Whoever lists or watches knows ids; the key is in the manifest alone.
 	var r reader
@@ -140,7 +140,7 @@ func (a *Adapter) one(ctx context.Context, q HandoffRequest, out *plane.Stream) 
 	if err != nil {
 		return err
 	}
-	return out.Send(Done{true})
+	return out.Last(Done{true})
 }
 
 func info(i control.Info) InfoAnswer {
@@ -227,7 +227,7 @@ func (a *Adapter) imports(ctx context.Context, c plane.Call, q HandoffRequest, o
 		return err
 	}
 	p := got.Phases
-	return out.Send(ImportAnswer{Label: got.Label, ID: FromID(got.ID), Bytes: got.Bytes, Cached: got.Cached, Phases: map[string]int64{
+	return out.Last(ImportAnswer{Label: got.Label, ID: FromID(got.ID), Bytes: got.Bytes, Cached: got.Cached, Phases: map[string]int64{
 		"open": p.Open.Microseconds(), "reserve": p.Reserve.Microseconds(), "move": p.Move.Microseconds(),
 		"check": p.Check.Microseconds(), "done": p.Done.Microseconds(), "admit": p.Admit.Microseconds()}})
 }
@@ -282,7 +282,7 @@ func (a *Adapter) await(ctx context.Context, c plane.Call, q HandoffRequest, out
 			if err != nil {
 				return err
 			}
-			return out.Send(AwaitAnswer{Label: m.Label, ID: FromID(m.ID), Params: Params{Carrier: b}})
+			return out.Last(AwaitAnswer{Label: m.Label, ID: FromID(m.ID), Params: Params{Carrier: b}})
 		}
 		if change == nil {
 			return plane.ErrClosed

@@ -17,8 +17,9 @@ type Stream struct {
 	conn  net.Conn
 	codec wire.Codec
 	buf   []byte
-	lost  error // of the write that failed: what follows would be read as the rest of it
-	bare  bool  // a bare item is sent: its caller may want nothing more, and go
+	last  []byte // was to be the last item, and is not sent yet
+	lost  error  // of the write that failed: what follows would be read as the rest of it
+	bare  bool   // a bare item is sent: its caller may want nothing more, and go
 
 	place *chan struct{} // which of the server's bounds the call counts against
 	waits chan struct{}
@@ -47,6 +48,16 @@ func (s *Stream) Wait() error {
 // Send sends an item. An error says that the caller is gone, or that v is too large.
 func (s *Stream) Send(v any) error { return s.send(v, true) }
 
+// Last sends the item that ends an answer: with the end, in one message, when the handler
+// returns. An error says that v is too large.
+func (s *Stream) Last(v any) error {
+	b, err := s.item(v, true)
+	if err == nil {
+		s.last = b
+	}
+	return err
+}
+
 // SendBare is Send for callers that want the item by itself, as Dynamo's own services do.
 func (s *Stream) SendBare(v any) error {
 	err := s.send(v, false)
@@ -55,14 +66,33 @@ func (s *Stream) SendBare(v any) error {
 }
 
 func (s *Stream) send(v any, annotated bool) error {
-	b, err := s.codec.Encode(v)
+	b, err := s.item(v, annotated)
 	if err != nil {
 		return err
 	}
-	if b, err = wire.AppendItem(s.buf[:0], s.codec, b, annotated); err != nil {
-		return err
-	}
 	return s.write(b)
+}
+
+// item is v behind what is to be sent before it.
+func (s *Stream) item(v any, annotated bool) ([]byte, error) {
+	b, err := s.codec.Encode(v)
+	if err != nil {
+		return nil, err
+	}
+	if b, err = wire.AppendItem(s.begin(), s.codec, b, annotated); err != nil {
+		s.last = b // as it was
+		return nil, err
+	}
+	return b, nil
+}
+
+// begin is where the next message is written.
+func (s *Stream) begin() []byte {
+	if b := s.last; b != nil {
+		s.last = nil
+		return b
+	}
+	return s.buf[:0]
 }
 
 // write sends b, and keeps its memory if that is small.
@@ -175,7 +205,7 @@ func shown(f wire.Fault) wire.Fault {
 
 // finish ends the answer in order, with the error that its handler returned.
 func (s *Stream) finish(err error) error {
-	b := s.buf[:0]
+	b := s.begin()
 	if err != nil {
 		f, ok := errors.AsType[*wire.Fault](err)
 		if !ok {

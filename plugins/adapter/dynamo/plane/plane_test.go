@@ -76,6 +76,10 @@ func modes(_ context.Context, c Call, out *Stream) error {
 		return errors.Join(out.Send(reply{}), fmt.Errorf("deep: %w", Fault(wire.Conflict, "no %d", 7)))
 	case "plain":
 		return errors.New("plain")
+	case "last":
+		return out.Last(reply{N: 1})
+	case "not last":
+		return errors.Join(out.Last(reply{}), out.Send(reply{N: 1}), out.Last(reply{N: 2}), Fault(wire.Conflict, "no"))
 	case "panic":
 		panic("boom")
 	}
@@ -116,6 +120,12 @@ func TestCalls(t *testing.T) {
 		}
 		if got, err := all(ctx, c, to, ask{Mode: "big", Size: 8 << 20}); err != nil || len(got) != 1 || len(got[0].Text) != 8<<20 {
 			t.Errorf("%v: %d items, %v", codec, len(got), err)
+		}
+		if got, err := all(ctx, c, to, ask{Mode: "last"}); err != nil || len(got) != 1 || got[0].N != 1 {
+			t.Errorf("%v: %+v, %v", codec, got, err)
+		}
+		if got, err := all(ctx, c, to, ask{Mode: "not last"}); err == nil || len(got) != 3 || got[1].N != 1 || got[2].N != 2 {
+			t.Errorf("%v: %+v, %v", codec, got, err)
 		}
 		for mode, want := range map[string]wire.Fault{"fault": {Type: wire.Type{Name: wire.Unknown}, Class: wire.Conflict, Message: "no 7"},
 			"plain": {Type: wire.Type{Name: wire.Unknown}, Message: "plain"}, "panic": {Type: wire.Type{Name: wire.Unknown}, Message: "endpoint panics"}} {
