@@ -136,11 +136,7 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	}
 	ctx, cancel := lifeline.Context(ctx)
 	defer cancel()
-	client, err := front.Dial(ctx, f.front)
-	if err != nil {
-		return &HintError{Err: err, Hint: "start the engine first, with --front " + f.front}
-	}
-	w, err := worker.Start(c, fronted{client})
+	w, err := worker.Start(c, fronted{front.New(f.front)})
 	if err != nil {
 		return err
 	}
@@ -157,25 +153,29 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	return nil
 }
 
-// attend offers a worker while its engine can be dialled, which it looks at with every tick,
-// until ctx ends.
+// attend offers a worker while its engine can be dialled, which it looks at at once and with
+// every tick, until ctx ends.
 func attend(ctx context.Context, tick <-chan time.Time, dial func(context.Context) error, offer func(bool)) {
-	for there := true; ; {
-		select {
-		case <-tick:
-		case <-ctx.Done():
-			return
+	there := false
+	for first := true; ; first = false {
+		if !first {
+			select {
+			case <-tick:
+			case <-ctx.Done():
+				return
+			}
 		}
 		ask, cancel := context.WithTimeout(ctx, time.Second)
 		err := dial(ask)
 		cancel()
-		if ctx.Err() != nil || there == (err == nil) {
+		if ctx.Err() != nil || !first && there == (err == nil) {
 			continue
 		}
-		if there = err == nil; there {
-			slog.Info("the engine is back: the worker is offered again")
-		} else {
-			slog.Warn("the engine is away: the worker is offered to nobody until it is back", "err", err)
+		switch there = err == nil; {
+		case !there:
+			slog.Warn("the engine is away: the worker is offered to nobody until it is there", "err", err)
+		case !first:
+			slog.Info("the engine is there: the worker is offered")
 		}
 		offer(there)
 	}

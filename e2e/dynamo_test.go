@@ -78,6 +78,12 @@ func (d *deployment) serve(g *dev.Running) attendant {
 	return attendant{cmd, status, g}
 }
 
+// gone waits until the worker has ended by itself, in order.
+func (w attendant) gone(t *testing.T) {
+	t.Helper()
+	watch(t, w.cmd.Process.Pid).gone(t, "worker of "+w.group.Name)
+}
+
 // target waits for the instance of an endpoint.
 func (d *deployment) target(component, endpoint string) (to requests.Target) {
 	d.t.Helper()

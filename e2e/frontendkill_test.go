@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,6 +75,80 @@ func TestFrontendKills(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFrontendCancel: a caller that goes while bytes move frees nothing until they do not, and
+// then everything.
+func TestFrontendCancel(t *testing.T) {
+	f := frontend(t, "kv", twoToOne)
+	f.ended()
+	source, moving := f.events(f.prefill), f.events(f.decode)
+	movers := f.localMovers(f.decode)
+	for _, m := range movers {
+		m.halt(t)
+		t.Cleanup(func() { _ = unix.PidfdSendSignal(m.fd, unix.SIGCONT, nil, 0) })
+	}
+	ctx, cancel := context.WithCancel(bounded(t))
+	done := make(chan error, 1)
+	go func() { _, err := f.try(ctx, text(1, 60)); done <- err }()
+	f.nextMoving(moving)
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("it was answered")
+	}
+	// The end of the call has come to the engine when the worker counts it.
+	eventually(t, "the worker hears that the caller is gone", func() bool {
+		return scrape(t, f.workers[1].status, "dynamo_component_cancellation_total") == 1
+	})
+	if p := f.pool(f.decode); p.Imports != 1 {
+		t.Errorf("while bytes may come the engine holds %+v", p)
+	}
+	for _, m := range movers {
+		m.signal(t, unix.SIGCONT)
+	}
+	f.ended()
+	f.releasedOnce(source, false)
+	for _, g := range f.Groups {
+		f.allFree(g, poolBlocks, poolSlots)
+	}
+}
+
+// TestFrontendDrain: a worker that is told to end ends the streams that run, whole, before it does.
+func TestFrontendDrain(t *testing.T) {
+	f := frontend(t, "kv", twoToOne)
+	prompt, w := text(1, 60), f.workers[1]
+	resp, err := f.post(bounded(t), "completions", ask{Prompt: prompt, Max: 400, Ignore: true, Stream: true, Logprobs: 1, AsIDs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	if !lines.Scan() {
+		t.Fatal("no stream", lines.Err())
+	}
+	if err := w.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	n, finish := 0, ""
+	for more := true; more; more = lines.Scan() {
+		line, is := strings.CutPrefix(lines.Text(), "data: ")
+		if !is || line == "[DONE]" {
+			continue
+		}
+		var a told
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		ids, end, err := a.tokens()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, finish = n+len(ids), cmp.Or(end, finish)
+	}
+	if n != 400 || finish != "length" {
+		t.Errorf("%d tokens, %q", n, finish)
+	}
+	w.gone(t)
+	f.ended()
 }
 
 // nextMoving is the group that the hand-off comes from of which bytes move next.

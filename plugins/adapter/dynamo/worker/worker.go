@@ -83,7 +83,7 @@ type Worker struct {
 	release sync.WaitGroup
 }
 
-// Start serves and registers. It does not wait for the directory.
+// Start serves. Nobody finds the worker before Offer.
 func Start(cfg Config, e Engine) (*Worker, error) {
 	w := &Worker{cfg: cfg, engine: e, id: dynamo.NewID()}
 	w.meter = newMeter(w.endpoint(), w.id)
@@ -108,7 +108,7 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 		serve = w.prefill
 	}
 	server.Handle(directory.Path(w.endpoint(), w.id), w.meter.count(serve))
-	if err := w.register(addr); err != nil {
+	if err := w.describe(addr); err != nil {
 		w.Close(now)
 		return nil, err
 	}
@@ -116,8 +116,8 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 	return w, nil
 }
 
-// register has the records kept, of an instance called at addr.
-func (w *Worker) register(addr string) error {
+// describe makes the records of an instance that is called at addr.
+func (w *Worker) describe(addr string) error {
 	base := ""
 	if w.cfg.System != "" {
 		if err := w.serveStatus(); err != nil {
@@ -131,7 +131,6 @@ func (w *Worker) register(addr string) error {
 		return err
 	}
 	w.records = []directory.Record{instance, card}
-	w.Offer(true)
 	return nil
 }
 
@@ -139,8 +138,8 @@ func (w *Worker) endpoint() directory.Endpoint {
 	return directory.Endpoint{Namespace: w.cfg.Dynamo.Namespace, Component: w.cfg.Component, Name: "generate"}
 }
 
-// Offer has clients find the worker, as they do from Start on, or not: of one whose engine is
-// away they would see every call fail, and fast.
+// Offer has clients find the worker, or not: of one whose engine is away they would see every
+// call fail, and fast. It does not wait for the directory.
 func (w *Worker) Offer(on bool) {
 	if w.offered.Store(on); on {
 		w.keeper.Set(w.records)
@@ -149,7 +148,7 @@ func (w *Worker) Offer(on bool) {
 	}
 }
 
-// Ready returns when the worker is registered.
+// Ready returns when the directory has what was offered last.
 func (w *Worker) Ready(ctx context.Context) error { return w.keeper.Settled(ctx) }
 
 // Close ends in Dynamo's order: the records go, calls of clients that have not heard of it are

@@ -103,6 +103,7 @@ func newRig(t *testing.T, role discovery.Role, named bool, change ...func(*Confi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.close(context.Background()) })
+	r.worker.Offer(true)
 	if err := r.worker.Ready(r.ctx()); err != nil {
 		t.Fatal(err)
 	}
