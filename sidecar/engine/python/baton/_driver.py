@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Sequence
 
 from . import _wire, words
+from ._blocks import MAX_EVENTS, BlockEvent, Blocks
 from ._record import MAX_HELD, Record
 from ._session import Movers, Session, send_files
 from .errors import EngineFault, Error, PeerLost, SessionClosed
@@ -39,6 +40,7 @@ class Driver:
 
         self.lock = threading.Condition(threading.RLock())  # guards:
         self.record = Record(weights)
+        self.blocks = Blocks()
         self.away: Error | None = None  # why no session stands
         self.error: Error | None = None  # why the client has ended
         self._ready: list[Any] = []
@@ -70,8 +72,30 @@ class Driver:
                 del self.record.imports[imports]
                 self._fail(imports, PeerLost(f"no sidecar is there to import {imports!r}"), True)
 
+    def tell(self, change: Callable[[Blocks], list[BlockEvent]]) -> None:
+        """Tells a change of the prefix cache, if it is asked for and the sidecar keeps up."""
+        with self.lock:
+            events = change(self.blocks)
+            if not self.blocks.on or self._session is None:
+                return
+            if self.blocks.is_behind and events:
+                self.blocks.behind(events)
+            else:
+                self._say(events)
+
+    def _say(self, events: Sequence[BlockEvent]) -> None:
+        """Queues block events while there is room. Caller holds lock."""
+        for i in range(0, len(events), MAX_EVENTS):
+            session = self._session
+            if session is None or not session.room:
+                self.blocks.behind(events[i:])
+                return
+            session.send(_wire.block_events(events[i:i + MAX_EVENTS]))
+
     def take(self) -> list[Any]:
         with self.lock:
+            if self.blocks.on and self.blocks.is_behind and self._session is not None and self._session.room:
+                self._say(self.blocks.anew())
             try:
                 os.eventfd_read(self.wake)
             except BlockingIOError:
@@ -154,6 +178,7 @@ class Driver:
                 if self.error is not None:
                     raise self.error
                 state, again = self.record.state(), self._afterwards()
+                self.blocks.on = False
                 self._session = session
             self._introduce(session, self._statement(state), again, deadline)
             with self.lock:
@@ -223,6 +248,11 @@ class Driver:
                 self.record.holds(m)
                 self._ring()
                 session.send(_wire.simple("held", n=self.record.held))
+                return
+            if isinstance(m, bool):
+                self.blocks.on = m
+                if m:
+                    self._say(self.blocks.anew())
                 return
             if isinstance(m, tuple) or not self.record.hears(m):
                 return

@@ -121,6 +121,12 @@ class Session:
             self.end(SessionFull(f"session: {_QUEUE} messages wait for the sidecar"))
         return not full
 
+    @property
+    def room(self) -> bool:
+        """Whether the sidecar keeps up: what can wait is not sent to one that does not."""
+        with self._cond:
+            return len(self._queue) < _QUEUE // 2
+
     def flow(self) -> None:
         """Lets go out what the engine sends: the rank is attached."""
         with self._cond:

@@ -176,6 +176,7 @@ def attach(a: Any, shards: Sequence[Any], buffers: Sequence[Any], state: Any) ->
     c = a.capacity
     to.capacity.blocks, to.capacity.slots, to.capacity.block_tokens = c.blocks, c.slots, c.block_tokens
     to.scheduler, to.on_down, to.weights, to.parts = a.scheduler, a.on_down, a.weights, a.parts
+    to.tells_blocks = a.tells_blocks
     to.pins.extend(state.pins)
     to.imports.extend(state.imports)
     to.applied, to.held, to.draining = state.applied, state.held, state.draining
@@ -264,6 +265,22 @@ def simple(kind: str, **fields: Any) -> Any:
     return p
 
 
+@_bounded
+def block_events(events: Sequence[Any]) -> Any:
+    p = _new("engine.v1.FromEngine")
+    p.block_events.SetInParent()
+    for e in events:
+        to = p.block_events.events.add(kind=e.kind, lost=e.lost, removed=e.removed)
+        if e.blocks:
+            first = e.blocks[0]
+            to.parent, to.block_tokens = first.parent, len(first.tokens)
+            if first.salt is not None:
+                _salt(to.salt, first.salt)
+            for b in e.blocks:
+                to.blocks.add(id=b.id, tokens=b.tokens)
+    return _done(p)
+
+
 def _done(p: Any) -> Any:
     _limit("bytes of a message", p.ByteSize(), MAX_MESSAGE)
     return p
@@ -330,7 +347,8 @@ _PHASES = ("open_ns", "reserve_ns", "move_ns", "check_ns", "done_ns", "admit_ns"
 
 
 def event(p: Any) -> Any:
-    """What a ToEngine holds: an event, a Decision, or (incarnation, descriptor key) of Attached."""
+    """What a ToEngine holds: an event, a Decision, (incarnation, descriptor key) of Attached,
+    or the bool of TellBlocks."""
     kind = p.WhichOneof("message")
     if kind is None:
         raise Bound("message: empty, or of a newer version: install the client of the sidecar's release")
@@ -345,6 +363,8 @@ def event(p: Any) -> Any:
         return words.Exported(m.label, _from_manifest(m.manifest), m.more)
     if kind == "through":
         return words.Through(m.n)
+    if kind == "tell_blocks":
+        return bool(m.on)
     if kind == "unpin_export":
         return words.UnpinExport(m.label)
     if kind == "imported":

@@ -33,6 +33,7 @@ class Rank:
     on_down: OnDown
     weights: WeightsPolicy
     parts: bool
+    tells_blocks: bool
 
     def check(self) -> None:
         """Raises AttachRefused or LayoutError for what no sidecar would take."""
@@ -70,6 +71,7 @@ def attach(
     on_down: OnDown = OnDown.FAIL,
     weights: WeightsPolicy = WeightsPolicy.REFUSE,
     parts: bool = False,
+    tells_blocks: bool = False,
     timeout: float = 60.0,
     redial: tuple[float, float] = (0.05, 5.0),
 ) -> Client:
@@ -79,14 +81,15 @@ def attach(
     equal on all its ranks. shards say where the rank keeps which part of the model; the memory
     of their tensors is passed to the mover once, and stays until the client is closed. parts
     says that the engine takes a RESERVE before its hand-off is exported whole, and the resume
-    packet with ADMIT. The client attaches again by itself after redial[0] seconds, doubled for
+    packet with ADMIT. tells_blocks, of rank 0, says that the engine tells what its prefix cache holds:
+    see stored(). The client attaches again by itself after redial[0] seconds, doubled for
     each try that fails, up to redial[1].
 
     This call and close() wait; no other does. Raises AttachRefused, LayoutError, WrongModel,
     AlreadyAttached, Relaunch, CudaError for GPU memory that cannot be shared, PeerLost where no
     sidecar serves run_dir, TimeoutError.
     """
-    me = Rank(group, instance, rank, ranks, model, tuple(shards), capacity, scheduler, on_down, weights, parts)
+    me = Rank(group, instance, rank, ranks, model, tuple(shards), capacity, scheduler, on_down, weights, parts, tells_blocks)
     me.check()
     if not 0 < redial[0] <= redial[1]:
         raise AttachRefused(f"attach: redial {redial}: want 0 < least <= most")
@@ -249,6 +252,23 @@ class Client:
         """Says that the engine's steps behind fences 1 to n have ended. With stream= the client
         says it."""
         self._send(_wire.simple("fenced", n=n), lambda r: r.fences(n))
+
+    # The prefix cache, rank 0 of an engine that attached with tells_blocks.
+
+    def stored(self, blocks: Sequence[tuple[int, Sequence[int]]], *, parent: int = 0, salt: Salt | None = None) -> None:
+        """Says that complete blocks entered the prefix cache: (id, tokens), each of which continues
+        the one before it, the first one parent (0: a prompt begins with it). An id names a
+        block's tokens and all before it. The client keeps what is held, 2^20 blocks at most, and
+        tells it while somebody routes by it; a sidecar that does not keep up is told all anew."""
+        self._driver.tell(lambda b: b.stored(blocks, parent, salt))
+
+    def removed(self, ids: Sequence[int]) -> None:
+        """Says that blocks left the prefix cache."""
+        self._driver.tell(lambda b: b.removed(ids))
+
+    def cleared(self) -> None:
+        """Says that the prefix cache was emptied."""
+        self._driver.tell(lambda b: b.cleared())
 
     # What came.
 

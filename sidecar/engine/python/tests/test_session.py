@@ -129,6 +129,7 @@ class Sessions(unittest.TestCase):
         self.until(client, lambda: client.away is None)
         s.say("imported", label="in", id={"group": "p", "instance": 3, "leader": 5, "n": 7})
         s.say("imported", label="in", id={"group": "p", "instance": 3, "leader": 5, "n": 7})
+        s.say("failed", label="held", source_safe=True, error={"text": "of an announcement before"})
         s.say("failed", label="held", error={"text": "x"})
         got = self.poll(client, 2)
         self.assertEqual([(type(m), m.label) for m in got], [(baton.Imported, "in"), (baton.Failed, "held")])
@@ -222,6 +223,41 @@ class Sessions(unittest.TestCase):
         client.import_("i", MANIFEST, [1])  # the same one is under way
         with self.assertRaises(baton.UnknownLabel):
             client.import_("i", baton.Manifest(MANIFEST.id, bytes(16), "l", 1, 1, 0, 4, baton.Resume()), [1])
+
+    def test_blocks_are_told_to_who_asks(self):
+        client, s, stated = self.attach(tells_blocks=True)
+        self.assertTrue(stated.tells_blocks)
+
+        def told():
+            return [(e.kind, e.parent, [(b.id, list(b.tokens)) for b in e.blocks], list(e.removed), e.lost) for e in s.next("block_events").events]
+
+        client.stored([(1, [5, 6]), (2, [7, 8])])  # nobody asked
+        client.stored([(9, [1, 1])], salt=baton.Salt(lora="a"))
+        client.removed([9, 77])
+        client.stored([(3, [9, 9])], parent=2)
+        s.say("tell_blocks", on=True)
+        self.assertEqual(told(), [(3, 0, [], [], 0), (1, 0, [(1, [5, 6]), (2, [7, 8]), (3, [9, 9])], [], 0)])
+        client.stored([(1, [5, 6]), (2, [7, 8]), (4, [0, 0])])
+        self.assertEqual(told(), [(1, 2, [(4, [0, 0])], [], 0)])
+        client.removed([2, 55])
+        self.assertEqual(told(), [(2, 0, [], [2], 0)])
+        client.removed([2]), client.stored([(1, [5, 6])])  # known
+        client.cleared()
+        self.assertEqual(told(), [(3, 0, [], [], 0)])
+        with self.assertRaises(baton.EngineFault):
+            client.stored([(0, [1])])
+        with unittest.mock.patch.object(_session.Session, "room", False):
+            client.stored([(6, [1, 2])])
+            client.removed([6]), client.stored([(7, [1, 2])])
+            client.poll()
+        client.poll()
+        self.assertEqual(told(), [(3, 0, [], [], 3), (1, 0, [(7, [1, 2])], [], 0)])
+        s.end()
+        s = self.sidecar.session()
+        s.settle()
+        client.stored([(8, [1, 2])], parent=7)
+        s.say("tell_blocks", on=True)
+        self.assertEqual(told(), [(3, 0, [], [], 0), (1, 0, [(7, [1, 2]), (8, [1, 2])], [], 0)])
 
     def test_fences(self):
         class Stream:
