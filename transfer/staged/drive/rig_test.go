@@ -16,7 +16,6 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/layout/parallel"
 	"github.com/batonkv/baton/transfer/lower"
-	"github.com/batonkv/baton/transfer/mover"
 	"github.com/batonkv/baton/transfer/reshard"
 	"github.com/batonkv/baton/transfer/staged"
 	"github.com/batonkv/baton/transfer/staged/drive"
@@ -94,18 +93,21 @@ var answer = time.Minute
 
 func newNode(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64) *node {
 	t.Helper()
+	return newNodeAt(t, s, id, cut, rank, chunks, chunk, onHost)
+}
+
+func newNodeAt(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank layout.Rank, chunks int32, chunk int64, at func(testing.TB) home) *node {
+	t.Helper()
+	h := at(t)
 	n := &node{t: t, id: id, queue: make(chan func(), 4096), over: make(chan struct{}), open: map[uint64]bool{}, routes: map[transfer.PeerID]drive.Route{}, peers: map[transfer.PeerID]*node{},
 		done: make(chan result, 64), pid: make(chan drive.Mover, 64), failing: make(chan struct{})}
 	var err error
 	if n.mem, err = s.Rank(cut, s.memory(), rank); err != nil {
 		t.Fatal(err)
 	}
-	local, err := mover.InProcess(mover.Config{}, plain.Copier{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	local := h.local(t)
 	for i, size := range n.mem.Buffers {
-		b := transfertest.Memfd(t, size)
+		b := h.alloc(t, size)
 		n.bufs = append(n.bufs, b)
 		if _, err := local.Register(t.Context(), transfer.RegionID(i), b.Memory()); err != nil {
 			t.Fatal(err)
@@ -263,8 +265,13 @@ func newPair(t testing.TB, chunks int32) *pair { return newPairOf(t, small, chun
 // newPairOf has chunks of these sizes; 0: one that says nothing.
 func newPairOf(t testing.TB, s shape, chunks int32, from, to int64) *pair {
 	t.Helper()
-	src := newNode(t, s, "prefill/0@1", parallel.Cut{TP: 1}, 0, chunks, from)
-	dst := newNode(t, s, "decode/1@2", parallel.Cut{TP: 2}, 1, chunks, to)
+	return newPairAt(t, s, chunks, from, to, onHost, onHost)
+}
+
+func newPairAt(t testing.TB, s shape, chunks int32, from, to int64, source, dest func(testing.TB) home) *pair {
+	t.Helper()
+	src := newNodeAt(t, s, "prefill/0@1", parallel.Cut{TP: 1}, 0, chunks, from, source)
+	dst := newNodeAt(t, s, "decode/1@2", parallel.Cut{TP: 2}, 1, chunks, to, dest)
 	p := &pair{chunk: from, src: src, dst: dst, shape: s}
 	noise := rand.NewChaCha8([32]byte{1})
 	for _, b := range src.bufs {

@@ -17,14 +17,25 @@ import (
 	"github.com/batonkv/baton/transfer/staged/tcp"
 )
 
-const envChild = "DRIVE_TEST_WIRE"
+const envChild = "DRIVE_TEST_ROLE"
 
-// TestMain makes the test binary a wire mover of the tests, for NIXL.
+var roles = map[string]func() error{
+	"local": func() error { return mover.Serve(context.Background(), lifeline.FirstExtra) },
+}
+
+// TestMain makes the test binary a wire mover of the tests, for NIXL, and what tests of GPU
+// memory start.
 func TestMain(m *testing.M) {
-	if os.Getenv(envChild) == "" {
+	var err error
+	switch role := os.Getenv(envChild); role {
+	case "":
 		os.Exit(m.Run())
+	case "wire":
+		err = mover.ServeWire(context.Background(), lifeline.FirstExtra, open)
+	default:
+		err = roles[role]()
 	}
-	if err := mover.ServeWire(context.Background(), lifeline.FirstExtra, open); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -103,7 +114,7 @@ func (n *node) start(ctx context.Context, r drive.Route, id staged.Incarnation, 
 			return &standing{w, n.stands}, err
 		})
 	} else {
-		c.Command, c.Env, c.Setup.Transport = []string{os.Args[0]}, append(os.Environ(), envChild+"=1", "GORACE=atexit_sleep_ms=0"), n.library
+		c.Command, c.Env, c.Setup.Transport = []string{os.Args[0]}, append(os.Environ(), envChild+"=wire", "GORACE=atexit_sleep_ms=0"), n.library
 		w, err = mover.StartWire(ctx, c)
 	}
 	if err != nil {
