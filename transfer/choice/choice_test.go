@@ -160,4 +160,7 @@ func TestBrokenFix(t *testing.T) {
 			t.Errorf("%+v, want %q", f, want)
 		}
 	}
+	if f := Judge(mapped(CUDAIPC), Measured{}, Expected{}, "no access between GPUs"); f.Verdict != Broken || !strings.Contains(f.Fix, "staging.transport") {
+		t.Errorf("%+v", f)
+	}
 }

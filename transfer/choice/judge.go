@@ -110,7 +110,7 @@ func Judge(c Choice, m Measured, e Expected, broken string) Finding {
 	case c.Transport == "":
 		return Finding{Broken, c.Why, "set staging.transport to auto, or alike at both ends"}
 	case broken != "":
-		return Finding{Broken, broken, brokenFix(broken)}
+		return Finding{Broken, broken, brokenFix(c, broken)}
 	case c.Way == Emulation:
 		return Finding{Degraded, "tcp emulation: " + c.Caveat, emulationFix(c)}
 	case m.Rate == 0:
@@ -125,8 +125,10 @@ func Judge(c Choice, m Measured, e Expected, broken string) Finding {
 }
 
 // brokenFix goes by words: the cause may come from the peer, as text.
-func brokenFix(broken string) string {
+func brokenFix(c Choice, broken string) string {
 	switch {
+	case c.Maps():
+		return "do what the cause says; or set staging.transport to auto, and what cannot be mapped is staged"
 	case strings.Contains(broken, "no space left on device"):
 		return "free some disk where the run-dir of the sidecar that says so is: a mover runs only once it is noted there"
 	case strings.Contains(broken, "did not start"):
