@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == askerArg {
 		child.Serve(&asker{})
 	}
+	if len(os.Args) > 1 && os.Args[1] == blocksArg {
+		child.Serve(&blockFile{})
+	}
 	os.Exit(run(m))
 }
 
