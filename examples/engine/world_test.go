@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/examples/engine"
+	"github.com/batonkv/baton/sidecar/blocks"
 	sidecar "github.com/batonkv/baton/sidecar/engine"
 	"github.com/batonkv/baton/sidecar/engine/blockhash"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -77,6 +78,7 @@ type session struct {
 	away    error
 
 	acks map[uint64]error // by decision
+	told *blocks.Cache    // what it says of its prefix cache
 
 	wire *sidecar.Session // real sockets instead of inbox and pending
 	held uint64
@@ -85,7 +87,7 @@ type session struct {
 func newWorld(t testing.TB) *world { return &world{t: t, groups: map[string]*group{}} }
 
 func (w *world) attach(g *group, r *engine.Rank, rank int) *session {
-	s := &session{w: w, g: g, rank: rank, attach: r.Attach(), wake: make(chan struct{}, 1)}
+	s := &session{w: w, g: g, rank: rank, attach: r.Attach(), wake: make(chan struct{}, 1), told: blocks.New(r.Attach().Capacity.Blocks)}
 	if err := s.attach.Model.Layout.Check(s.attach.Shards); err != nil {
 		w.t.Fatal(err)
 	}
@@ -259,6 +261,12 @@ func (w *world) handle(s *session, m handoff.FromEngine) {
 		w.through(g)
 	case handoff.Applied:
 		s.applied = m.N
+	case handoff.BlockEvents:
+		for _, e := range m.Events {
+			if err := s.told.Apply(e); err != nil {
+				w.errs = append(w.errs, err)
+			}
+		}
 	case handoff.LifecycleAck:
 		if s.acks == nil {
 			s.acks = map[uint64]error{}
