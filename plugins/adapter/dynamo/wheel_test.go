@@ -178,6 +178,31 @@ func TestWheelCancels(t *testing.T) {
 	t.Logf("a stop took %v to become an abort", time.Since(began))
 }
 
+// TestWheelStopsAStream: a stop of a Dynamo client reaches a stream that is in the middle, whose
+// place is free again.
+func TestWheelStopsAStream(t *testing.T) {
+	e := startEtcd(t)
+	p, ctx := newPeer(t, etcdEnv(e)...), ctxOf(t)
+	a, _ := join(t, etcdSection(e.Endpoint(), "waiting: 1"))
+	p.must(ctx, words{"do": "wait", "endpoint": handoffs}, nil)
+	for _, name := range []string{"w1", "w2"} {
+		var first []Notice
+		for len(first) == 0 { // the place is free soon after a stream's end
+			if err := p.ask(ctx, words{"do": "begin", "name": name, "endpoint": handoffs, "body": words{"op": "watch"}, "most": 1}, &first); err != nil && ctx.Err() != nil {
+				t.Fatal(err)
+			}
+		}
+		if first[0].Kind != "begin" {
+			t.Fatalf("%+v", first)
+		}
+		began := time.Now()
+		p.must(ctx, words{"do": "stop", "name": name}, nil)
+		p.must(ctx, words{"do": "rest", "name": name}, nil)
+		t.Logf("a stop took %v to become the stream's end", time.Since(began))
+	}
+	a.server.Close(ctx) // returns when no call is left
+}
+
 // TestBatonCallsWheel: our client calls a Dynamo worker, hears its errors, cancels it, and
 // learns of its death.
 func TestBatonCallsWheel(t *testing.T) {

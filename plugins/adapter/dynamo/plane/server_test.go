@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -177,6 +178,19 @@ func TestOverloaded(t *testing.T) {
 	}
 	close(out)
 	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoCallLasts: a handler that waits for ever is told to end, and its caller hears why.
+func TestNoCallLasts(t *testing.T) {
+	s, c, ctx := serve(t, Config{Longest: time.Millisecond}), client(t), ctxOf(t)
+	s.Handle("e", func(ctx context.Context, _ Call, _ *Stream) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	_, err := all(ctx, c, target(s, "e", wire.JSON), ask{})
+	if f, ok := errors.AsType[*wire.Fault](err); !ok || !strings.Contains(f.Message, "longer than 1ms") {
 		t.Error(err)
 	}
 }
