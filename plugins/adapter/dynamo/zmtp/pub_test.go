@@ -126,26 +126,36 @@ func TestPublishes(t *testing.T) {
 	}
 }
 
-// TestSlow: a subscriber that does not read loses messages, and holds nobody up.
+// TestSlow: a subscriber that does not read loses messages, over a count and over their
+// bytes, and holds nobody up.
 func TestSlow(t *testing.T) {
 	p := bind(t)
-	slow, fast := dial(t, p).greet(), dial(t, p).greet()
-	for _, s := range []*sub{slow, fast} {
-		s.send(appendFrame(nil, []byte{1}, false))
-		s.known()
+	mine, theirs := net.Pipe()
+	defer theirs.Close()
+	slow := &peer{conn: mine, topics: map[string]int{"": 1}, out: make(chan []byte, queue)}
+	if !p.keep(slow) {
+		t.Fatal("no room")
 	}
-	big := make([]byte, 1<<20)
-	for range 3 * queueBytes / len(big) {
-		p.Send(big)
-		if m := fast.message(); len(m[0]) != len(big) {
-			t.Fatal(len(m[0]))
+	fast := dial(t, p).greet()
+	fast.send(appendFrame(nil, []byte{1}, false))
+	fast.known()
+	for n := range queue + 10 {
+		p.Send([]byte{byte(n)})
+		if m := fast.message(); m[0] != string([]byte{byte(n)}) {
+			t.Fatalf("%q", m)
 		}
 	}
-	if p.Dropped() == 0 {
-		t.Error("nothing was dropped")
+	if p.Dropped() != 10 || len(slow.out) != queue {
+		t.Errorf("%d dropped, %d queued", p.Dropped(), len(slow.out))
 	}
-	if m := slow.message(); len(m[0]) != len(big) {
-		t.Error(len(m[0]))
+	for range queue {
+		slow.held.Add(-int64(len(<-slow.out)))
+	}
+	big := make([]byte, queueBytes/2)
+	for n, want := range []bool{true, true, false} {
+		if slow.put(big) != want {
+			t.Errorf("message %d of %d bytes", n, len(big))
+		}
 	}
 }
 
