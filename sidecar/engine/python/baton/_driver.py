@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from typing import Any, Callable, Sequence
 
 from . import _wire, words
-from ._blocks import MAX_EVENTS, BlockEvent, Blocks
+from ._blocks import BlockEvent, Blocks, messages
 from ._record import MAX_HELD, Record
 from ._session import Movers, Session, send_files
 from .errors import EngineFault, Error, PeerLost, SessionClosed
@@ -35,6 +36,7 @@ class Driver:
         self._movers = Movers()  # of the thread
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)  # readable when the client ends
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, _close, self._stop, self.wake)  # after the thread, which holds this object
         self._thread = threading.Thread(target=self._run, name="baton", daemon=True)
         self._attached = threading.Event()  # the first try has ended
 
@@ -85,12 +87,14 @@ class Driver:
 
     def _say(self, events: Sequence[BlockEvent]) -> None:
         """Queues block events while there is room. Caller holds lock."""
-        for i in range(0, len(events), MAX_EVENTS):
+        said = 0
+        for some in messages(events):
             session = self._session
             if session is None or not session.room:
-                self.blocks.behind(events[i:])
+                self.blocks.behind(events[said:])
                 return
-            session.send(_wire.block_events(events[i:i + MAX_EVENTS]))
+            session.send(_wire.block_events(some))
+            said += len(some)
 
     def take(self) -> list[Any]:
         with self.lock:
@@ -140,12 +144,12 @@ class Driver:
     # The thread.
 
     def _run(self) -> None:
+        session = None
         try:
             session = self._attach(self._first)
-        except Error as err:
+        except Exception as err:
             with self.lock:
-                self.error = self.error or err
-            session = None
+                self.error = self.error or _known(err)
         finally:
             self._attached.set()
         pause = self._redial[0]
@@ -162,8 +166,8 @@ class Driver:
                 pause = min(2 * pause, self._redial[1])
                 try:
                     session = self._attach(time.monotonic() + _ATTACH_LIMIT)
-                except Error as err:
-                    why = err
+                except Exception as err:
+                    why = _known(err)
         self._movers.let_go()
 
     def _attach(self, deadline: float) -> Session:
@@ -288,6 +292,11 @@ class Driver:
                     return True
                 self.lock.wait(min(until, self.record.due() or until) - now)
             return False
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _known(err: Exception) -> Error:

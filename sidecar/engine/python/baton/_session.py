@@ -20,7 +20,7 @@ FD_SOCKET = "engine.fd.sock"
 _METHOD = "/baton.engine.v1.Engine/Session"
 _MAX_PATH = 107
 _QUEUE = 4096
-_FD_ANSWERS = {1: "no such key: the session has ended", 2: "sent twice, or more than were declared", 3: "not a descriptor"}
+_FD_ANSWERS = {1: "no such key: the session has ended", 2: "more of the buffer than were declared", 3: "not a descriptor"}
 _OPTIONS = [
     ("grpc.max_send_message_length", _wire.MAX_MESSAGE),
     ("grpc.max_receive_message_length", _wire.MAX_MESSAGE),

@@ -116,6 +116,12 @@ def _salt(to: Any, s: words.Salt) -> None:
     to.media = s.media
 
 
+@_bounded
+def check_salt(s: words.Salt) -> None:
+    """Raises Bound for a salt that no message carries."""
+    _salt(_new("common.v1.Salt"), s)
+
+
 def _id(to: Any, i: words.HandoffID) -> None:
     to.group, to.instance, to.leader, to.n = _text("id.group", i.group), i.instance, i.leader, i.n
 

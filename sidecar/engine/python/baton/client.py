@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
 from . import _wire, words
+from ._blocks import BlockEvent, Blocks
 from ._driver import Driver
 from ._fences import Fences
 from ._place import place
@@ -260,15 +261,17 @@ class Client:
         the one before it, the first one parent (0: a prompt begins with it). An id names a
         block's tokens and all before it. The client keeps what is held, 2^20 blocks at most, and
         tells it while somebody routes by it; a sidecar that does not keep up is told all anew."""
-        self._driver.tell(lambda b: b.stored(blocks, parent, salt))
+        if salt is not None:
+            _wire.check_salt(salt)
+        self._tell(lambda b: b.stored(blocks, parent, salt))
 
     def removed(self, ids: Sequence[int]) -> None:
         """Says that blocks left the prefix cache."""
-        self._driver.tell(lambda b: b.removed(ids))
+        self._tell(lambda b: b.removed(ids))
 
     def cleared(self) -> None:
         """Says that the prefix cache was emptied."""
-        self._driver.tell(lambda b: b.cleared())
+        self._tell(lambda b: b.cleared())
 
     # What came.
 
@@ -320,6 +323,11 @@ class Client:
         encode(fields)  # what is out of bounds is refused before an event is recorded
         fields["fence"] = self._fences.of(stream, fence)
         self._send(encode(fields), record)
+
+    def _tell(self, change: Callable[[Blocks], list[BlockEvent]]) -> None:
+        if not self.rank.tells_blocks:
+            raise EngineFault("blocks: attach() was not told tells_blocks=True")
+        self._driver.tell(change)
 
     def _send(self, message: Any, record: Callable[[Any], bool] | None = None, imports: str = "") -> None:
         if message.ByteSize() > _wire.MAX_MESSAGE:

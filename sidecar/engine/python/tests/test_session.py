@@ -1,5 +1,6 @@
 """Sessions that begin, are refused, are lost and come back, against a sidecar that the test is."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy
 
 import baton
-from baton import _session
+from baton import _driver, _session
 from sidecar import PATIENCE, Sidecar
 from test_shard import attach
 from test_wire import MANIFEST
@@ -76,7 +77,7 @@ class Sessions(unittest.TestCase):
         s = self.sidecar.session()
         s.next("attach")
         s.say("attached", incarnation=1, fd_key=9)
-        with self.assertRaisesRegex(baton.AttachRefused, "sent twice"):
+        with self.assertRaisesRegex(baton.AttachRefused, "more of the buffer"):
             coming.result(PATIENCE)
 
     def test_a_sidecar_that_says_nothing(self):
@@ -258,6 +259,66 @@ class Sessions(unittest.TestCase):
         client.stored([(8, [1, 2])], parent=7)
         s.say("tell_blocks", on=True)
         self.assertEqual(told(), [(3, 0, [], [], 0), (1, 0, [(7, [1, 2]), (8, [1, 2])], [], 0)])
+
+    def test_many_long_blocks_are_told_in_messages_that_fit(self):
+        client, s, _ = self.attach(tells_blocks=True)
+        n, per = 1 << 12, 1 << 11
+        tokens = [1 << 30] * per  # 5 bytes each: 40 MiB in all
+        for at in range(0, n, 1 << 10):
+            client.stored([(i + 1, tokens) for i in range(at, at + (1 << 10))], parent=at)
+        s.say("tell_blocks", on=True)
+        ids, said = [], 0
+        while len(ids) < n:
+            events = s.next("block_events").events
+            ids += [b.id for e in events for b in e.blocks]
+            said += 1
+        self.assertEqual(ids, list(range(1, n + 1)))
+        self.assertGreater(said, 2)
+        self.assertIsNone(client.away)
+
+    def test_what_no_message_carries_is_not_stored(self):
+        client, s, _ = self.attach(tells_blocks=True)
+        for tokens in ([1 << 31], [-1 << 40], ["a"], [0.5], [1] * ((1 << 16) + 1), []):
+            with self.assertRaises(baton.EngineFault):
+                client.stored([(1, tokens)])
+        for salt in (baton.Salt(lora="a" * 300), baton.Salt(media=b"short")):
+            with self.assertRaises(baton.Bound):
+                client.stored([(1, [1])], salt=salt)
+        s.say("tell_blocks", on=True)
+        self.assertEqual([e.kind for e in s.next("block_events").events], [3])
+
+    def test_blocks_of_who_tells_none(self):
+        client, _, _ = self.attach()
+        for tell in (lambda: client.stored([(1, [1])]), lambda: client.removed([1]), client.cleared):
+            with self.assertRaises(baton.EngineFault):
+                tell()
+
+    def test_no_try_ends_the_thread(self):
+        """What nobody foresaw is told by the first try, and later ones are followed by others."""
+        lack = OSError(24, "too many open files")
+        with unittest.mock.patch.object(_session.socket, "socket", side_effect=lack):
+            with self.assertRaisesRegex(baton.PeerLost, "too many open files"):
+                attach(self.kv, self.tmp.name, timeout=PATIENCE)
+        client, s, _ = self.attach()
+        with unittest.mock.patch.object(_session.socket, "socket", side_effect=lack):
+            s.end()
+            self.until(client, lambda: "too many open files" in str(client.away))
+        self.sidecar.session().settle()
+        self.until(client, lambda: client.away is None)
+
+    def test_descriptors_come_back(self):
+        with unittest.mock.patch.object(_driver, "_close") as closed:
+            coming = self.pool.submit(attach, self.kv, self.tmp.name, timeout=PATIENCE)
+            self.sidecar.session().settle()
+            client = coming.result(PATIENCE)
+            wake = client.fileno()
+            client.close()
+            client.poll()  # works still
+            closed.assert_not_called()
+            del coming, client
+            gc.collect()
+        closed.assert_called_once()
+        self.assertIn(wake, closed.call_args.args)
 
     def test_fences(self):
         class Stream:
