@@ -2,6 +2,7 @@ package direct
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -25,19 +26,24 @@ type bounce struct {
 	release func() error
 }
 
-// take waits for the bounce buffer, and makes it if there is none. give gives it back.
-func (b *Backend) take(ctx context.Context) (halves [2]transfer.Mapped, give func(), err error) {
+// take waits for the bounce buffer, and makes it if there is none. give gives it back, unless
+// the error of what it was for is an ErrLost: then copies may still be under way in it.
+func (b *Backend) take(ctx context.Context) (halves [2]transfer.Mapped, give func(error), err error) {
 	u := &b.bounce
 	select {
 	case u.free <- struct{}{}:
 	case <-ctx.Done():
 		return halves, nil, canceled(ctx, 0)
 	}
-	give = func() { <-u.free }
+	give = func(err error) {
+		if !errors.Is(err, transfer.ErrLost) {
+			<-u.free
+		}
+	}
 	if u.pages == nil {
 		p, err := unix.Mmap(-1, 0, int(2*u.half), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
-			give()
+			give(nil)
 			return halves, nil, fmt.Errorf("%w: bounce buffer of %d bytes: %w", transfer.ErrMemory, 2*u.half, err)
 		}
 		u.pages = p
@@ -66,7 +72,7 @@ func canceled(ctx context.Context, done int64) error {
 
 // convert copies nests that change the element type and have an end on a GPU, piece by piece
 // through the bounce buffer.
-func (b *Backend) convert(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
+func (b *Backend) convert(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (done int64, err error) {
 	if _, _, err := plain.Resolve(nil, ns, src, dst); err != nil { // the pieces of a good nest are good
 		return 0, err
 	}
@@ -74,8 +80,7 @@ func (b *Backend) convert(ctx context.Context, ns []lower.Nest, src, dst transfe
 	if err != nil {
 		return 0, err
 	}
-	defer give()
-	var done int64
+	defer func() { give(err) }()
 	for _, n := range ns {
 		err := pieces(n, b.bounce.half, func(p *lower.Nest) error {
 			if ctx.Err() != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/lower"
+	"github.com/batonkv/baton/transfer/sums"
 	"github.com/batonkv/baton/transfer/transfertest"
 )
 
@@ -26,6 +27,7 @@ type device struct {
 	plain.Copier
 	maps, hosts atomic.Int64 // live
 	breaks      atomic.Bool  // releases of host memory
+	fails       error        // of every Copy
 }
 
 func (d *device) Map(m transfer.Memory, _ bool) (transfer.Mapped, func() error, error) {
@@ -45,6 +47,9 @@ func (d *device) Host(at uint64, n int64, _ bool) func() error {
 }
 
 func (d *device) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
+	if d.fails != nil {
+		return 0, d.fails
+	}
 	for i := range ns {
 		if wayOf(&ns[i], src, dst) != byDevice {
 			return 0, fmt.Errorf("nest %d is not for a device", i)
@@ -137,6 +142,46 @@ func TestPieces(t *testing.T) {
 			t.Fatalf("bytes differ, %v", err)
 		}
 	})
+}
+
+// The bounce buffer is given back after a failure, but for one after which copies may still
+// be under way in it.
+func TestBounceAfterFailure(t *testing.T) {
+	c, _ := rows.New(rows.Config{})
+	gpu, host := onGPU(t, 1024).Memory(), transfertest.Local(t, 1024).Memory()
+	src := transfer.Buffers{{Addr: gpu.Addr, Len: 1024, GPU: true}}
+	dst := transfer.Buffers{{Addr: host.Addr, Len: 1024}}
+	place := sums.Place{Box: layout.Box{Layers: layout.Span{Hi: 1}, Units: layout.Span{Hi: 1}}, Rows: 1, Elems: 8, Size: 2, Items: 1, Depth: 1}
+	for _, fails := range []error{transfer.ErrMemory, transfer.ErrLost} {
+		b, err := New(Config{Copier: c, Device: &device{fails: fails}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, f := range map[string]func(context.Context) error{
+			"convert": func(ctx context.Context) error {
+				_, err := b.convert(ctx, []lower.Nest{{Run: 64, From: layout.BF16, To: layout.F32}}, src, dst)
+				return err
+			},
+			"sum": func(ctx context.Context) error {
+				_, err := b.add(ctx, c, &sums.Job{Places: []sums.Place{place}}, src)
+				return err
+			},
+		} {
+			if err := f(t.Context()); !errors.Is(err, fails) {
+				t.Errorf("%s: %v, want %v", name, err, fails)
+			}
+			kept := len(b.bounce.free) == 1
+			if kept != errors.Is(fails, transfer.ErrLost) {
+				t.Errorf("%s after %v: the bounce buffer is kept: %v", name, fails, kept)
+			}
+			if kept {
+				<-b.bounce.free
+			}
+		}
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // What a rank opens of its own memory is the mapping that it has registered.

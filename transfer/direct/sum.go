@@ -39,7 +39,7 @@ func (b *Backend) Sum(ctx context.Context, j *sums.Job) ([]uint64, error) {
 }
 
 // add adds up what is the host's where it lies, and what is a GPU's in the bounce buffer.
-func (b *Backend) add(ctx context.Context, a adder, j *sums.Job, in transfer.Buffers) ([]uint64, error) {
+func (b *Backend) add(ctx context.Context, a adder, j *sums.Job, in transfer.Buffers) (out []uint64, err error) {
 	if !slices.ContainsFunc(j.Places, func(p sums.Place) bool { return isGPU(in, p.View.Buffer) }) {
 		return a.Sum(ctx, j, in)
 	}
@@ -50,8 +50,7 @@ func (b *Backend) add(ctx context.Context, a adder, j *sums.Job, in transfer.Buf
 	if err != nil {
 		return nil, err
 	}
-	defer give()
-	var out []uint64
+	defer func() { give(err) }()
 	for i := range j.Places {
 		p := &j.Places[i]
 		var made []uint64
