@@ -26,7 +26,7 @@ const Socket = "host.fd.sock"
 const (
 	maxHeld    = 1 << 16 // descriptors
 	maxClients = 64
-	idle       = 10 * time.Second
+	idle       = 10 * time.Second // of one request, at either end
 	answerOK   = 0
 	answerGone = 1
 )
@@ -201,8 +201,15 @@ func (s *Server) serve(c *net.UnixConn) {
 }
 
 // Fetch asks the sidecar behind socket for the n descriptors under key, and no others. The
-// caller owns them. ErrGone: the key is wrong, used, or revoked, or nobody serves the socket.
-func Fetch(ctx context.Context, socket string, key uint64, n int) (fds []int, err error) {
+// caller owns them. ErrGone: the key is wrong, used, or revoked, or nobody serves the socket, or
+// not in time.
+func Fetch(ctx context.Context, socket string, key uint64, n int) ([]int, error) {
+	return fetch(ctx, socket, key, n, idle)
+}
+
+func fetch(ctx context.Context, socket string, key uint64, n int, limit time.Duration) (fds []int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	c, err := sockfd.Dial(ctx, socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: descriptor: %w", handoff.ErrGone, err)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -166,6 +167,19 @@ func TestBadSockets(t *testing.T) {
 	cancel()
 	if _, err := Fetch(ctx, path, 1, 1); err == nil {
 		t.Error("an ended context was ignored")
+	}
+}
+
+// A sidecar that stands still, and serves nobody, is not waited for without end.
+func TestFetchFromNobody(t *testing.T) {
+	path := filepath.Join(t.TempDir(), Socket)
+	l, err := sockfd.Listen("unixpacket", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := fetch(context.Background(), path, 1, 1, time.Millisecond); !errors.Is(err, handoff.ErrGone) {
+		t.Errorf("%v, want %v", err, handoff.ErrGone)
 	}
 }
 
