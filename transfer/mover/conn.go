@@ -75,7 +75,7 @@ func (r *frameReader) next() (frame, error) {
 		r.held = append(r.held, r.fds[:nfds]...)
 		r.fds = r.fds[nfds:]
 		if k == kindFDs {
-			if len(r.held) > 2*4096 {
+			if len(r.held) > maxFDs {
 				return frame{}, fmt.Errorf("%w: %d descriptors for one frame", errWire, len(r.held))
 			}
 			continue

@@ -157,10 +157,15 @@ func (m *Mover) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error
 	if err == nil && len(p.Regions) > direct.MaxRegions {
 		err = fmt.Errorf("%w: %d regions: at most %d", transfer.ErrMemory, len(p.Regions), direct.MaxRegions)
 	}
+	all := 0
 	for id, r := range p.Regions {
-		if n := len(r.FDs()); err == nil && n > maxChunks {
+		n := len(r.FDs())
+		if all += n; err == nil && n > maxChunks {
 			err = fmt.Errorf("%w: region %d: %d allocations: at most %d", transfer.ErrMemory, id, n, maxChunks)
 		}
+	}
+	if err == nil && all > maxFDs {
+		err = fmt.Errorf("%w: %d descriptors: at most %d: attach fewer, larger allocations", transfer.ErrMemory, all, maxFDs)
 	}
 	if err != nil {
 		closePeer(p)

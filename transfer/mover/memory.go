@@ -9,6 +9,9 @@ import (
 // maxChunks bounds the physical allocations of one GPU buffer, and so its descriptors.
 const maxChunks = 4096
 
+// maxFDs bounds the descriptors of one frame: of all buffers of a rank, which a link has.
+const maxFDs = 1 << 14
+
 // appendMemory is a region but for its descriptors, which travel beside the frame.
 func appendMemory(b []byte, id transfer.RegionID, m transfer.Memory) []byte {
 	b = le.AppendUint32(b, uint32(id))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/batonkv/baton/internal/need"
 	"github.com/batonkv/baton/kernels/rows/plain"
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
@@ -98,6 +100,58 @@ func TestJobRoundTrip(t *testing.T) {
 			t.Fatalf("%+v came back as %+v", j, got)
 		}
 	})
+}
+
+// A frame may have as many descriptors as a rank's buffers, and no more.
+func TestFrameOfManyDescriptors(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < maxFDs+2000 {
+		need.Skip(t, "files", "%d files may be open: want %d", limit.Cur, maxFDs+2000)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, n := range []int{maxFDs, maxFDs + maxFrameFDs} {
+		a, b := conns(t)
+		go func() {
+			defer a.Close()
+			for left := n; ; left -= maxFrameFDs {
+				k, fds := kindFDs, make([]int, min(left, maxFrameFDs))
+				for i := range fds {
+					fds[i] = int(null.Fd())
+				}
+				if left <= maxFrameFDs {
+					k = kindOpen
+				}
+				if err := writeAll(a, appendHead(nil, k, 7, 0, len(fds)), fds); err != nil || k == kindOpen {
+					return
+				}
+			}
+		}()
+		r := newFrameReader(b)
+		f, err := r.next()
+		if fits := n <= maxFDs; fits != (err == nil) || fits && len(f.fds) != n || !fits && !errors.Is(err, errWire) {
+			t.Errorf("%d descriptors: %d came, %v", n, len(f.fds), err)
+		}
+		closeFDs(f.fds)
+		r.close()
+		b.Close()
+	}
+}
+
+// A peer with more descriptors than that is refused before the mover hears of it.
+func TestOpenOfManyDescriptors(t *testing.T) {
+	m := start(t, config("mover"))
+	g := &transfer.GPU{Chunks: slices.Repeat([]transfer.Chunk{{FD: 1 << 30, Len: 1}}, maxChunks)}
+	p := transfer.Peer{ID: "p", Regions: map[transfer.RegionID]transfer.Memory{}}
+	for id := range transfer.RegionID(maxFDs/maxChunks + 1) {
+		p.Regions[id] = transfer.Memory{Kind: transfer.CUDAFD, FD: -1, Len: 1, GPU: g}
+	}
+	if _, err := m.Open(t.Context(), p); !errors.Is(err, transfer.ErrMemory) || !strings.Contains(err.Error(), "descriptors") {
+		t.Errorf("open: %v", err)
+	}
 }
 
 // Frames of any size, cut anywhere, with descriptors, arrive as they were sent.
