@@ -43,8 +43,13 @@ type attendant struct {
 }
 
 func deploy(t *testing.T, shards, model string, change ...func(*dev.Options)) *deployment {
+	return deployWith(t, "", shards, model, change...)
+}
+
+// deployWith has more keys of the adapter.
+func deployWith(t *testing.T, more, shards, model string, change ...func(*dev.Options)) *deployment {
 	d := &deployment{folder: t.TempDir()}
-	keys := "namespace: dynamo\ndiscovery: file\nfolder: " + d.folder
+	keys := "namespace: dynamo\ndiscovery: file\nfolder: " + d.folder + "\n" + more
 	d.section = filepath.Join(t.TempDir(), "dynamo.yaml")
 	if err := os.WriteFile(d.section, []byte(keys), 0o600); err != nil {
 		t.Fatal(err)

@@ -36,8 +36,8 @@ type fronted struct {
 	url string
 }
 
-// frontend starts python -m dynamo.frontend for a deployment, in a mode of its router.
-func frontend(t *testing.T, mode, shards string, change ...func(*dev.Options)) *fronted {
+// dynamoPython is a Python with Dynamo's frontend.
+func dynamoPython(t *testing.T) string {
 	python := os.Getenv("BATON_DYNAMO")
 	if python == "" {
 		need.Skip(t, "dynamo", "BATON_DYNAMO names no Python with ai-dynamo")
@@ -45,7 +45,18 @@ func frontend(t *testing.T, mode, shards string, change ...func(*dev.Options)) *
 	if err := exec.Command(python, "-c", "import dynamo.frontend").Run(); err != nil {
 		need.Skip(t, "dynamo", "%s has no frontend of Dynamo, as .ci/run dynamo installs: %v", python, err)
 	}
-	f := &fronted{deployment: deploy(t, shards, "hybrid", change...)}
+	return python
+}
+
+// frontend starts python -m dynamo.frontend for a deployment, in a mode of its router.
+func frontend(t *testing.T, mode, shards string, change ...func(*dev.Options)) *fronted {
+	python := dynamoPython(t)
+	return deploy(t, shards, "hybrid", change...).front(python, mode)
+}
+
+// front starts a frontend, which ends with the test.
+func (d *deployment) front(python, mode string) *fronted {
+	t, f := d.t, &fronted{deployment: d}
 	addr := freeAddr(t)
 	f.url = "http://" + addr + "/v1/"
 	host, port, _ := net.SplitHostPort(addr)
@@ -109,6 +120,12 @@ type ask struct {
 	N        int      `json:"n,omitempty"`
 	Ignore   bool     `json:"ignore_eos,omitempty"`
 	Min      int      `json:"min_tokens,omitempty"`
+	Ext      *asking  `json:"nvext,omitempty"`
+}
+
+// asking is what of an answer Dynamo adds to the API.
+type asking struct {
+	Fields []string `json:"extra_fields"`
 }
 
 type said struct {

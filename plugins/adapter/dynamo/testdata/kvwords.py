@@ -22,7 +22,7 @@ async def tree(_, q):
 
 
 async def router(runtime, q):
-    routers[q["endpoint"]] = KvRouter(runtime.endpoint(q["endpoint"]), q["block"], KvRouterConfig())
+    routers[q["endpoint"]] = KvRouter(runtime.endpoint(q["endpoint"]), q["block"], KvRouterConfig(**q.get("config", {})))
 
 
 async def overlap(_, q):
