@@ -70,7 +70,7 @@ func Rows() []Row {
 		{"parts", "time from a prompt's last chunk to its admission when its chunks left as they were computed", early},
 		{"control", "a one-block hand-off against an empty gRPC call, all over loopback", controlCost},
 		{"plugin", "a control plane's calls through baton plugin against the same calls made to the sidecar", pluginCost},
-		{"dynamo", "a call by NVIDIA Dynamo's Python client of Baton's endpoint against one of Dynamo's own Python worker", dynamoCost},
+		{"dynamo", "a call by NVIDIA Dynamo's Python client of Baton's endpoint against one of Dynamo's own Python worker, and KV events told to its routers against its own publisher's", dynamoCost},
 	}
 }
 

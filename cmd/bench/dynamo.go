@@ -37,7 +37,8 @@ const (
 )
 
 // dynamoCost measures calls of Dynamo's Python client: of the adapter's endpoint handoff, whose
-// group answers at once, and of a Python worker of Dynamo's that gives back the same item.
+// group answers at once, and of a Python worker of Dynamo's that gives back the same item. It
+// ends with kvEvents.
 func dynamoCost(ctx context.Context, o Options) (out []Result, err error) {
 	python := os.Getenv(envDynamo)
 	if python == "" {
@@ -49,17 +50,17 @@ func dynamoCost(ctx context.Context, o Options) (out []Result, err error) {
 		return nil, err
 	}
 	defer os.RemoveAll(folder)
-	a, err := joinDynamo(ctx, folder)
+	a, err := joinDynamo(ctx, folder, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	worker, err := startDynamo(python, folder, "worker", pythonCalls)
+	worker, err := startDynamo(python, folder, dynamoPeer, "worker", pythonCalls)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, worker.close()) }()
-	client, err := startDynamo(python, folder, "client", batonCalls, pythonCalls)
+	client, err := startDynamo(python, folder, dynamoPeer, "client", batonCalls, pythonCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +68,11 @@ func dynamoCost(ctx context.Context, o Options) (out []Result, err error) {
 	if err := client.ready(ctx); err != nil {
 		return nil, err
 	}
-	return compareDynamo(ctx, o, client, worker.cmd.Process.Pid)
+	if out, err = compareDynamo(ctx, o, client, worker.cmd.Process.Pid); err != nil {
+		return nil, err
+	}
+	r, err := kvEvents(ctx, o, python)
+	return append(out, r), err
 }
 
 // compareDynamo has client call both, of which the worker is a process of its own.
@@ -137,11 +142,18 @@ func processors(pids ...int) (us []float64, err error) {
 	return us, nil
 }
 
-// joinDynamo serves a group without a sidecar, whose hand-offs end at once.
-func joinDynamo(ctx context.Context, folder string) (*dynamo.Adapter, error) {
-	a := &dynamo.Adapter{}
-	if err := a.Configure(ctx, []byte("namespace: dynamo\ndiscovery: file\nfolder: "+folder)); err != nil {
+// joinDynamo serves a group without a sidecar, whose hand-offs end at once. Routers are told of
+// the blocks of cache, unless it is nil.
+func joinDynamo(ctx context.Context, folder string, cache adapter.BlockFeed) (*dynamo.Adapter, error) {
+	a, section := &dynamo.Adapter{}, "namespace: dynamo\ndiscovery: file\nfolder: "+folder
+	if cache != nil {
+		section += "\nkv: {events: zmq}"
+	}
+	if err := a.Configure(ctx, []byte(section)); err != nil {
 		return nil, err
+	}
+	if cache != nil {
+		a.ReadBlocks(cache)
 	}
 	a.Ask(prompt{})
 	group := adapter.Group{Name: "d", Pool: "bench", Role: discovery.Decode, Model: "none", Status: control.Status{Ready: true}}
@@ -175,8 +187,8 @@ type dynamoProcess struct {
 	out chan string // lines that answer; closes with the process
 }
 
-func startDynamo(python, folder string, args ...string) (*dynamoProcess, error) {
-	p := &dynamoProcess{cmd: exec.Command(python, append([]string{"-c", dynamoPeer}, args...)...), out: make(chan string, 1)}
+func startDynamo(python, folder, program string, args ...string) (*dynamoProcess, error) {
+	p := &dynamoProcess{cmd: exec.Command(python, append([]string{"-c", program}, args...)...), out: make(chan string, 1)}
 	p.cmd.Env = append(os.Environ(), "DYN_DISCOVERY_BACKEND=file", "DYN_FILE_KV="+folder, "DYN_LOG=error", "DYN_TCP_RPC_HOST=127.0.0.1")
 	p.cmd.Stderr = calm{}
 	in, err := p.cmd.StdinPipe()
@@ -243,7 +255,7 @@ func (p *dynamoProcess) ask(ctx context.Context, what string, n int, into any) e
 	}
 	q := dynamo.HandoffRequest{Op: "import", Label: "r", Manifest: &d, Tokens: tokens}
 	item := &dynamo.ImportAnswer{Label: "r", ID: d.ID, Bytes: 1 << 20, Phases: map[string]int64{"open": 0, "reserve": 0, "move": 0, "check": 0, "done": 0, "admit": 0}}
-	b, err := json.Marshal(struct {
+	err := p.tell(struct {
 		Do     string          `json:"do"`
 		N      int             `json:"n"`
 		AtOnce int             `json:"at_once"`
@@ -253,14 +265,20 @@ func (p *dynamoProcess) ask(ctx context.Context, what string, n int, into any) e
 	if err != nil {
 		return err
 	}
-	if _, err := p.in.Write(append(b, '\n')); err != nil {
-		return err
-	}
 	line, err := p.line(ctx)
 	if err != nil {
 		return err
 	}
 	return json.Unmarshal([]byte(line), into)
+}
+
+// tell writes a line.
+func (p *dynamoProcess) tell(q any) error {
+	b, err := json.Marshal(q)
+	if err == nil {
+		_, err = p.in.Write(append(b, '\n'))
+	}
+	return err
 }
 
 // close ends the process.
