@@ -301,3 +301,40 @@ func TestNextIsBounded(t *testing.T) {
 		t.Error(events)
 	}
 }
+
+// TestLiveOnlyTellsAll: also more than is kept of what happens.
+func TestLiveOnlyTellsAll(t *testing.T) {
+	for name, c := range map[string]struct{ sequences, blocks int }{"many sequences": {2 * keptEvents, 1}, "many blocks": {3, keptBlocks / 2}} {
+		t.Run(name, func(t *testing.T) {
+			l, id := NewLog(), uint64(0)
+			for n := range c.sequences {
+				e := handoff.BlockEvent{Kind: handoff.BlocksStored, BlockTokens: 1}
+				for range c.blocks {
+					id++
+					e.Blocks = append(e.Blocks, handoff.StoredBlock{ID: id, Tokens: []int32{int32(n)}})
+				}
+				l.Tell(e)
+			}
+			told := l.Last()
+			l.Again()
+			r := newRouter()
+			for {
+				events, _ := l.Next(told)
+				if len(events) == 0 {
+					break
+				}
+				for _, e := range events {
+					if told++; e.ID != told {
+						t.Fatalf("event %d follows %d", e.ID, told-1)
+					}
+					if err := r.apply(e.Data); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if len(r.tokens) != c.sequences*c.blocks {
+				t.Errorf("%d blocks are told, want %d", len(r.tokens), c.sequences*c.blocks)
+			}
+		})
+	}
+}

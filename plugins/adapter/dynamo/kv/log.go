@@ -21,12 +21,16 @@ type Log struct {
 	content *content
 	newest  []CacheEvent // contiguous; the last one is number last
 	weight  int          // of newest
+	events  int          // most of newest,
+	blocks  int          // and most weight
 	last    uint64
 	change  chan struct{} // closes with the next event
 }
 
 // NewLog is the log of an empty cache.
-func NewLog() *Log { return &Log{content: newContent(), change: make(chan struct{})} }
+func NewLog() *Log {
+	return &Log{content: newContent(), events: keptEvents, blocks: keptBlocks, change: make(chan struct{})}
+}
 
 // Tell takes what happened. What is not new to a router, or cannot be told, makes no event.
 func (l *Log) Tell(e handoff.BlockEvent) {
@@ -45,12 +49,14 @@ func (l *Log) Tell(e handoff.BlockEvent) {
 	}
 }
 
-// Again tells everything once more, from a cleared cache on: for routers that cannot ask.
+// Again tells everything once more, from a cleared cache on: for routers that cannot ask. So
+// all of it is kept, however much it is, beside what is kept otherwise.
 func (l *Log) Again() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.append(Data{})
-	l.append(l.content.dump()...)
+	all := append([]Data{{}}, l.content.dump()...)
+	l.events, l.blocks = keptEvents+len(all), keptBlocks+l.content.told
+	l.append(all...)
 }
 
 func (l *Log) append(all ...Data) {
@@ -60,7 +66,7 @@ func (l *Log) append(all ...Data) {
 		l.newest = append(l.newest, e)
 		l.weight += e.weight()
 	}
-	for len(l.newest) > keptEvents || l.weight > keptBlocks && len(l.newest) > 1 {
+	for len(l.newest) > l.events || l.weight > l.blocks && len(l.newest) > 1 {
 		l.weight -= l.newest[0].weight()
 		l.newest[0] = CacheEvent{}
 		l.newest = l.newest[1:]

@@ -80,14 +80,18 @@ func (t *Teller) cards(all directory.Snapshot) {
 
 // foreign finds sources that are not this one's.
 func (t *Teller) foreign(all directory.Snapshot) {
-	t.others = map[directory.Worker]bool{}
+	t.others = map[directory.Worker]uint64{}
 	for _, r := range all {
 		var s directory.Source
 		if json.Unmarshal(r.Value, &s) != nil {
 			continue
 		}
-		if n := t.sources[s.Metadata.Worker]; n == nil || n.publisher != s.ID {
-			t.others[s.Metadata.Worker] = true
+		w := s.Metadata.Worker
+		if n := t.sources[w]; n != nil && n.publisher == s.ID {
+			continue
+		}
+		if lowest, ok := t.others[w]; !ok || s.ID < lowest {
+			t.others[w] = s.ID
 		}
 	}
 }

@@ -42,7 +42,8 @@ type Config struct {
 
 // Teller tells what a group's cache holds for each Dynamo worker whose card names the group.
 // It writes no record while another source of the same worker has one: of two, routers hear
-// neither. Safe for concurrent use.
+// neither. Of two that began at once, the one of the lower publisher stays. Safe for
+// concurrent use.
 type Teller struct {
 	cfg    Config
 	keeper *directory.Keeper
@@ -51,11 +52,12 @@ type Teller struct {
 	over   sync.WaitGroup
 	log    *Log
 
-	mu      sync.Mutex                 // guards:
-	blocks  int32                      // tokens of a block of the engine; 0: not known yet
-	workers map[directory.Worker]int32 // tokens of a block, by card; nil: not read yet
-	others  map[directory.Worker]bool  // that have another's source; nil: not read yet
+	mu      sync.Mutex                  // guards:
+	blocks  int32                       // tokens of a block of the engine; 0: not known yet
+	workers map[directory.Worker]int32  // tokens of a block, by card; nil: not read yet
+	others  map[directory.Worker]uint64 // the lowest publisher of others' sources; nil: not read yet
 	sources map[directory.Worker]*told
+	waits   bool // one goroutine does until a source that could not begin is tried again
 	warned  map[string]bool
 }
 
@@ -152,7 +154,7 @@ func (t *Teller) Counts() (c Counts) {
 	defer t.mu.Unlock()
 	c.Sources = len(t.sources)
 	for w := range t.workers {
-		if t.others[w] && t.sources[w] == nil {
+		if _, ok := t.others[w]; ok && t.sources[w] == nil {
 			c.Waiting++
 		}
 	}
@@ -197,21 +199,25 @@ func (t *Teller) settle(ctx context.Context) {
 		return
 	}
 	t.compare()
-	for w := range t.sources {
-		if _, ok := t.workers[w]; !ok {
+	for w, n := range t.sources {
+		_, wanted := t.workers[w]
+		if other, ok := t.others[w]; !wanted || ok && other < n.publisher {
 			t.end(w)
 		}
 	}
 	var fresh []*told
 	for _, w := range sorted(t.workers) {
-		switch {
-		case t.others[w]:
-			t.warn(fmt.Sprintf("another source tells of worker %x: routers hear nobody while there are two, and this one waits if it is not the first", w.ID))
+		switch _, ok := t.others[w]; {
+		case ok:
+			t.warn(fmt.Sprintf("another source tells of worker %x: routers hear nobody while there are two, so this one waits unless it was the first", w.ID))
 		case t.sources[w] == nil:
 			n, err := t.begin(ctx, w)
 			if err != nil {
 				t.cfg.Log.Warn("KV events are not told", "worker", fmt.Sprintf("%x", w.ID), "err", err)
-				t.over.Go(func() { t.later(ctx) })
+				if !t.waits {
+					t.waits = true
+					t.over.Go(func() { t.later(ctx) })
+				}
 				continue
 			}
 			fresh = append(fresh, n)
@@ -239,6 +245,9 @@ func (t *Teller) again(life context.Context) {
 // later tries once more.
 func (t *Teller) later(ctx context.Context) {
 	if pause(ctx, beginAgain) {
+		t.mu.Lock()
+		t.waits = false
+		t.mu.Unlock()
 		t.poke()
 	}
 }

@@ -170,11 +170,12 @@ type rig struct {
 	teller  *Teller
 	files   *directory.Files
 	workers *directory.Keeper
+	other   *directory.Keeper // of the records that were there first
 	sinks   chan *tape
 	feed    feed
 }
 
-func newRig(t *testing.T, live bool) *rig {
+func newRig(t *testing.T, live bool, there ...directory.Record) *rig {
 	files, err := directory.OpenFiles(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -183,8 +184,12 @@ func newRig(t *testing.T, live bool) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, files: files, workers: directory.Keep(files, time.Second, quietLog), sinks: make(chan *tape, 8),
+	r := &rig{t: t, files: files, workers: directory.Keep(files, time.Second, quietLog), other: directory.Keep(files, time.Second, quietLog), sinks: make(chan *tape, 8),
 		feed: feed{make(chan handoff.BlockEvent), make(chan struct{}, 8)}}
+	r.other.Set(there)
+	if err := r.other.Settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	var ids uint64
 	r.teller = NewTeller(Config{Group: "p", State: state, Live: live, NewID: func() uint64 { ids++; return ids }, Server: server, ID: 1, Addr: server.Addr().String(), Codec: "json",
 		Backend: files, Look: time.Second, Log: quietLog, Sink: func() (Sink, error) {
@@ -195,6 +200,7 @@ func newRig(t *testing.T, live bool) *rig {
 	t.Cleanup(func() {
 		r.teller.Close(context.Background())
 		r.workers.Close(context.Background())
+		r.other.Close(context.Background())
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
 		server.Close(now)
@@ -269,14 +275,11 @@ func TestTellerFollowsWorkers(t *testing.T) {
 // TestWaitsForAnother: while another source tells of a worker there is none here, and the
 // worker counts as one that waits.
 func TestWaitsForAnother(t *testing.T) {
-	r := newRig(t, false)
-	other := directory.Keep(r.files, time.Second, quietLog)
 	source, err := directory.NewSource(state, Topic, 99, directory.Worker{ID: 7}, nil).Record()
 	if err != nil {
 		t.Fatal(err)
 	}
-	other.Set([]directory.Record{source})
-	r.sources(1)
+	r := newRig(t, false, source)
 	r.workers.Set([]directory.Record{r.card(7), r.card(8)})
 	<-r.sinks
 	if all := r.sources(2); all[0].ID+all[1].ID <= 99 {
@@ -285,11 +288,41 @@ func TestWaitsForAnother(t *testing.T) {
 	if c := r.teller.Counts(); c.Sources != 1 || c.Waiting != 1 {
 		t.Errorf("%+v", c)
 	}
-	other.Close(t.Context())
+	r.other.Set(nil)
 	<-r.sinks
+	if err := r.other.Settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if all := r.sources(2); all[0].ID == 99 || all[1].ID == 99 {
 		t.Errorf("%+v", all)
 	}
+}
+
+// TestOfTwoOneStays: two that began at once do not both go on.
+func TestOfTwoOneStays(t *testing.T) {
+	r := newRig(t, false)
+	r.workers.Set([]directory.Record{r.card(7)})
+	out := <-r.sinks
+	own := r.sources(1)[0]
+	lower, err := directory.NewSource(state, Topic, own.ID-1, directory.Worker{ID: 7}, nil).Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.other.Set([]directory.Record{lower})
+	if err := r.other.Settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if all := r.sources(1); all[0].ID != own.ID-1 {
+		t.Errorf("%+v", all)
+	}
+	if c := r.teller.Counts(); c.Sources != 0 || c.Waiting != 1 {
+		t.Errorf("%+v", c)
+	}
+	r.teller.Close(t.Context())
+	if out.mu.Lock(); !out.closed {
+		t.Error("a sink is open")
+	}
+	out.mu.Unlock()
 }
 
 // TestLiveOnly: nobody can ask, and everything is told when routers should listen.
@@ -316,4 +349,31 @@ func TestLiveOnly(t *testing.T) {
 	if len(out.events) < 2 || out.events[0].Data != (Data{}) || len(out.events[1].Data.Stored.Blocks) != 4 {
 		t.Errorf("%+v", out.events)
 	}
+}
+
+// TestTriesAgainAtOnePace: however often it looks while a source cannot begin.
+func TestTriesAgainAtOnePace(t *testing.T) {
+	files, err := directory.OpenFiles(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		ctx, stop := context.WithCancel(t.Context())
+		teller := &Teller{cfg: Config{Log: quietLog, Sink: func() (Sink, error) { tries++; return nil, errors.New("no port") }},
+			keeper: directory.Keep(files, time.Second, quietLog), wake: make(chan struct{}, 1), stop: stop, log: NewLog(),
+			workers: map[directory.Worker]int32{{ID: 1}: 4, {ID: 2}: 4}, others: map[directory.Worker]uint64{}, sources: map[directory.Worker]*told{}, warned: map[string]bool{}}
+		teller.over.Go(func() { teller.run(ctx) })
+		const looks = 10
+		for range looks {
+			teller.poke()
+			time.Sleep(beginAgain / 20)
+		}
+		time.Sleep(10 * beginAgain)
+		synctest.Wait()
+		if most := 2 * (looks + 10 + 1); tries > most || tries < 2*looks+2 {
+			t.Errorf("%d tries, want %d at most", tries, most)
+		}
+		teller.Close(ctx)
+	})
 }
