@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"time"
@@ -160,12 +161,15 @@ func greeting(subject string) ([]byte, error) {
 	return wire.AppendTwoPart(b, wire.TwoPart{Header: prologue}), err
 }
 
+// maxWord bounds a message of a caller that is answered, in bytes: it is a word.
+const maxWord = 4 << 10
+
 // listen hears the caller until its connection ends, and returns what its end means. end is
 // told of a stop, after which the answer still goes out.
 func listen(conn net.Conn, end context.CancelCauseFunc) error {
 	r := bufio.NewReaderSize(conn, 256)
 	for {
-		t, err := wire.ReadTwoPart(r)
+		t, err := wire.ReadTwoPart(io.LimitReader(r, maxWord))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrKilled, err)
 		}

@@ -61,3 +61,20 @@ func TestFaultsAreShort(t *testing.T) {
 		}
 	}
 }
+
+// TestCallersSayWords: of what a caller sends while it is answered no more is read than a word has.
+func TestCallersSayWords(t *testing.T) {
+	caller, conn := net.Pipe()
+	heard := make(chan error, 1)
+	go func() {
+		heard <- listen(conn, func(error) {})
+		conn.Close()
+	}()
+	n, err := caller.Write(wire.AppendTwoPart(nil, wire.TwoPart{Header: []byte("more"), Body: make([]byte, 1<<20)}))
+	if err == nil || n > 2*maxWord {
+		t.Errorf("%d bytes were read, %v", n, err)
+	}
+	if err := <-heard; !errors.Is(err, ErrKilled) {
+		t.Error(err)
+	}
+}

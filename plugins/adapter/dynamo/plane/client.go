@@ -54,10 +54,14 @@ func NewClient(listen string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for answers of Dynamo's workers: %w", err)
 	}
+	return newClient(ln), nil
+}
+
+func newClient(ln net.Listener) *Client {
 	c := &Client{ln: ln, shakes: make(chan struct{}, maxShakes), pending: map[string]chan net.Conn{}, open: map[net.Conn]bool{}}
 	c.home = ln.Addr().(*net.TCPAddr).AddrPort()
 	c.work.Go(c.run)
-	return c, nil
+	return c
 }
 
 // Close ends the client; calls that wait for a worker fail.
@@ -81,8 +85,12 @@ func (c *Client) Close() error {
 func (c *Client) run() {
 	for {
 		conn, err := c.ln.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // out of descriptors, as a rule
+			time.Sleep(acceptPause)
+			continue
 		}
 		select {
 		case c.shakes <- struct{}{}:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,4 +217,30 @@ func TestStrangersAtTheDoor(t *testing.T) {
 			t.Errorf("%s is taken", text)
 		}
 	}
+}
+
+// crowded is a listener of a process that is out of descriptors for a while.
+type crowded struct {
+	net.Listener
+	fails atomic.Int32
+}
+
+func (l *crowded) Accept() (net.Conn, error) {
+	if l.fails.Add(-1) >= 0 {
+		return nil, errors.New("too many open files")
+	}
+	return l.Listener.Accept()
+}
+
+// TestClientOutlivesFailedAccepts: a client that could not take a connection takes the next.
+func TestClientOutlivesFailedAccepts(t *testing.T) {
+	l := &crowded{Listener: listenTest(t)}
+	l.fails.Store(2)
+	c := newClient(l)
+	t.Cleanup(func() { c.Close() })
+	a, err := c.Call(ctxOf(t), worker(t, "", func(back net.Conn) { write(back, prologue) }), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
 }

@@ -44,6 +44,7 @@ const (
 	ackWithin   = 5 * time.Second
 	dialWithin  = 5 * time.Second // for the caller to take the call-home connection
 	quitWithin  = 2 * time.Second // for the caller to end it, after the last message
+	acceptPause = 100 * time.Millisecond
 )
 
 // Config is a server. Zero counts and durations have defaults.
@@ -202,7 +203,7 @@ func (s *Server) run() {
 		if err != nil { // out of descriptors, as a rule
 			s.cfg.Log.Warn("a connection of a Dynamo client was not taken", "err", err)
 			select {
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(acceptPause):
 			case <-s.ctx.Done():
 			}
 			continue
