@@ -18,30 +18,44 @@ import (
 // Bounds of a release.
 const (
 	releaseWithin = 10 * time.Second
-	maxAsked      = 64 // groups
+	maxAsked      = 64  // groups
+	maxReleases   = 256 // at once
 )
 
-// giveUp releases a hand-off that nobody will import. It waits for nothing.
+// giveUp releases a hand-off that nobody will import. It waits for nothing. Callers bring
+// manifests as fast as they like: what is beyond the bound is left to its lease.
 func (w *Worker) giveUp(m handoff.Manifest) {
+	select {
+	case w.releases <- struct{}{}:
+	default:
+		w.unreleased(m, fmt.Errorf("%w: %d releases run", handoff.ErrCapacity, cap(w.releases)))
+		return
+	}
 	w.release.Go(func() {
+		defer func() { <-w.releases }()
 		ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
 		defer cancel()
-		err := w.giveUpNow(ctx, m)
-		if err == nil {
+		released, err := w.giveUpNow(ctx, m)
+		switch {
+		case err != nil:
+			w.unreleased(m, err)
+		case released:
 			w.meter.released.Inc()
-			return
 		}
-		w.meter.unreleased.Inc()
-		w.cfg.Log.Warn("a hand-off that nobody imports may still be held; its lease ends it", "id", m.ID.String(), "err", err)
 	})
 }
 
+func (w *Worker) unreleased(m handoff.Manifest, err error) {
+	w.meter.unreleased.Inc()
+	w.cfg.Log.Warn("a hand-off that nobody imports may still be held; its lease ends it", "id", m.ID.String(), "err", err)
+}
+
 // giveUpNow asks the group that holds it, until one answers: first who has its card, then
-// the others, since a group that takes no work has none.
-func (w *Worker) giveUpNow(ctx context.Context, m handoff.Manifest) error {
+// the others, since a group that takes no work has none. It reports whether it was held still.
+func (w *Worker) giveUpNow(ctx context.Context, m handoff.Manifest) (bool, error) {
 	named, others, err := w.holders(ctx, m.ID.Group)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = fmt.Errorf("%w: no endpoint %s", handoff.ErrGroup, w.cfg.Dynamo.Endpoint("handoff"))
 	all := slices.Concat(named, others)
@@ -49,13 +63,15 @@ func (w *Worker) giveUpNow(ctx context.Context, m handoff.Manifest) error {
 		err = w.askRelease(ctx, to, m)
 		f, answered := errors.AsType[*wire.Fault](err)
 		switch {
-		case err == nil, answered && n < len(named) && f.Kind() == wire.NotFound: // its import has used it up
-			return nil
+		case err == nil:
+			return true, nil
+		case answered && n < len(named) && f.Kind() == wire.NotFound: // its import has used it up
+			return false, nil
 		case answered && n < len(named):
-			return err
+			return false, err
 		}
 	}
-	return err
+	return false, err
 }
 
 func (w *Worker) askRelease(ctx context.Context, to plane.Target, m handoff.Manifest) error {

@@ -81,11 +81,13 @@ type Worker struct {
 	meter   *meter
 	status  *status // nil: none
 	release sync.WaitGroup
+
+	releases chan struct{} // holds a token of each that runs
 }
 
 // Start serves. Nobody finds the worker before Offer.
 func Start(cfg Config, e Engine) (*Worker, error) {
-	w := &Worker{cfg: cfg, engine: e, id: dynamo.NewID()}
+	w := &Worker{cfg: cfg, engine: e, id: dynamo.NewID(), releases: make(chan struct{}, maxReleases)}
 	w.meter = newMeter(w.endpoint(), w.id)
 	server, addr, err := cfg.Dynamo.Serve(cfg.Log)
 	if err != nil {

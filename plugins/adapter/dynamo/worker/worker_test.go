@@ -79,6 +79,7 @@ type rig struct {
 	client   *plane.Client
 	files    directory.Backend
 	released chan dynamo.HandoffRequest
+	gone     error // that a release ends with; nil: none
 	log      *slog.Logger
 }
 
@@ -135,7 +136,9 @@ func (r *rig) group(log *slog.Logger, named bool) {
 		if err := c.Decode(&q); err != nil {
 			return err
 		}
-		r.released <- q
+		if r.released <- q; r.gone != nil {
+			return r.gone
+		}
 		return out.Send(dynamo.Done{OK: true})
 	})
 	i, err := directory.NewInstance(e, 5, addr, "msgpack").Record()
