@@ -30,7 +30,12 @@ func TestPatternIsTheTokens(t *testing.T) {
 					at.slot = 2
 				}
 				chain, all := p.chain(10), layout.Span{Hi: 10}
-				r.state.write(at, chain, all, allLayers)
+				write := func(rows layout.Span) {
+					if err := r.state.write(at, chain, rows, allLayers); err != nil {
+						t.Fatal(err)
+					}
+				}
+				write(all)
 				check := func(what string, chain []uint64, want error) {
 					t.Helper()
 					if err := r.state.check(at, chain, all); !errors.Is(err, want) {
@@ -46,11 +51,11 @@ func TestPatternIsTheTokens(t *testing.T) {
 				}
 				r.state.damage(at, 10)
 				check("one bit", chain, ErrWrong)
-				r.state.write(at, chain, layout.Span{Lo: 9, Hi: 10}, allLayers)
+				write(layout.Span{Lo: 9, Hi: 10})
 				check("written again", chain, nil)
 				r.state.spoil(items{blocks: []int32{1}, slot: -1})
 				check("a block not written", chain, ErrWrong)
-				r.state.write(at, chain, all, allLayers)
+				write(all)
 				if m == Hybrid {
 					r.state.spoil(items{slot: 2})
 					check("a slot not written", chain, ErrWrong)
@@ -58,6 +63,29 @@ func TestPatternIsTheTokens(t *testing.T) {
 				r.Close()
 			}
 		}
+	}
+}
+
+// lost is memory of a GPU whose context is.
+type lost struct{}
+
+var errLost = errors.New("context is lost")
+
+func (lost) put(int64, []byte) error { return errLost }
+func (lost) get([]byte, int64) error { return errLost }
+
+// TestGPULost: a rank whose GPU fails exports nothing.
+func TestGPULost(t *testing.T) {
+	r, err := New(config(Attention, "planes", 0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i := range r.state.bufs {
+		r.state.bufs[i].dev = lost{}
+	}
+	if err := r.prefill(startOp{Label: "r", Prompt: Prompt{Prefix: 1, Shared: 4, Tail: 2, Len: 8}}); !errors.Is(err, errLost) {
+		t.Errorf("prefill: %v, want %v", err, errLost)
 	}
 }
 

@@ -60,12 +60,16 @@ func (r *Rank) part(q *request) error {
 	}
 	rows := layout.Span{Lo: g.at.Tokens, Hi: to.Ahead}
 	if to.Tokens == n {
-		r.state.write(q.at(), q.chain, rows, layers)
+		if err := r.state.write(q.at(), q.chain, rows, layers); err != nil {
+			return err
+		}
 		r.growing = slices.DeleteFunc(r.growing, func(o *request) bool { return o == q })
 		q.grows = nil
 		return r.export(q, g.start, g.hashes, q.parts)
 	}
-	r.state.write(items{q.table.Blocks, -1}, q.chain, rows, layers)
+	if err := r.state.write(items{q.table.Blocks, -1}, q.chain, rows, layers); err != nil {
+		return err
+	}
 	blocks := r.pool.BlocksFor(to.Ahead)
 	e := handoff.ExportPart{Label: q.label, Part: q.parts + 1, Blocks: slices.Clone(q.table.Blocks[g.named:blocks]), Tokens: n, Position: n,
 		Reach: to, WeightsEpoch: q.prompt.Version}

@@ -276,7 +276,9 @@ func (r *Rank) prefill(o startOp) error {
 	if r.cfg.ExportParts && r.partly(q, o, hashes) {
 		return r.pool.Settle(q.hold)
 	}
-	r.state.write(q.at(), q.chain, layout.Span{Lo: t.Cached, Hi: q.pos}, allLayers)
+	if err := r.state.write(q.at(), q.chain, layout.Span{Lo: t.Cached, Hi: q.pos}, allLayers); err != nil {
+		return err
+	}
 	return r.export(q, o, hashes, 0)
 }
 
@@ -331,7 +333,9 @@ func (r *Rank) advance(out *outcome) error {
 			q.left--
 			q.pos++
 			q.chain = append(q.chain, mix(q.chain[q.pos-1]+0x9e3779b97f4a7c15*uint64(q.prompt.Token(q.pos-1)+1)))
-			r.state.write(q.at(), q.chain, layout.Span{Lo: q.pos - 1, Hi: q.pos}, allLayers)
+			if err := r.state.write(q.at(), q.chain, layout.Span{Lo: q.pos - 1, Hi: q.pos}, allLayers); err != nil {
+				return err
+			}
 			kept = append(kept, q)
 			continue
 		}

@@ -144,9 +144,11 @@ func put(b []byte, v uint64) {
 	binary.LittleEndian.PutUint32(b, uint32(v))
 }
 
-// write fills rows in these layers, and the slot with the state at the chain's end.
-func (s *state) write(at items, chain []uint64, rows, layers layout.Span) {
+// write fills rows in these layers, and the slot with the state at the chain's end. An error
+// is the GPU's.
+func (s *state) write(at items, chain []uint64, rows, layers layout.Span) error {
 	s.each(at, chain, rows, layers, at.slot >= 0, visit{func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true }, true})
+	return s.err
 }
 
 // check compares with the pattern; what differs first is the error.
