@@ -215,7 +215,7 @@ class Driver:
             raise EngineFault(f"the sidecar answered attach with {type(answer).__name__}")
         incarnation, key = answer
         self._movers.former(incarnation, self._stop, deadline - time.monotonic())
-        send_files(self._run_dir, key, self._files, max(deadline - time.monotonic(), 0.001))
+        send_files(self._run_dir, key, self._files, self._stop, max(deadline - time.monotonic(), 0.001))
         session.say(_wire.simple("buffers_ready"))
         mapped = False
         while not mapped:

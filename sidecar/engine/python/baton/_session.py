@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from typing import Any, Deque, Sequence
 
@@ -55,15 +56,19 @@ def _connect(p: str, kind: int, timeout: float) -> socket.socket:
     return s
 
 
-def send_files(run_dir: str, key: int, files: Sequence[tuple[int, int]], timeout: float) -> None:
+def send_files(run_dir: str, key: int, files: Sequence[tuple[int, int]], stop: int, timeout: float) -> None:
     """Passes the descriptor of every buffer, as (buffer id, descriptor), and waits until each is
-    kept, so that BuffersReady cannot overtake one."""
+    kept, so that BuffersReady cannot overtake one. stop is a descriptor that becomes readable
+    when nobody waits any more."""
     if not files:
         return
+    end = time.monotonic() + timeout
     with _connect(path(run_dir, FD_SOCKET), socket.SOCK_SEQPACKET, timeout) as s:
         for buffer, fd in files:
             try:
                 socket.send_fds(s, [struct.pack(">QI", key, buffer)], [fd])
+                if not _readable(s.fileno(), end - time.monotonic(), stop):
+                    raise PeerLost(f"descriptor of buffer {buffer}: the sidecar does not answer")
                 answer = s.recv(1)
             except OSError as err:
                 raise PeerLost(f"descriptor of buffer {buffer}: {err}") from err
@@ -219,6 +224,12 @@ class Movers:
 
 
 def _exited(fd: int, timeout: float, stop: int | None = None) -> bool:
+    """Waits until the process of a pidfd has exited."""
+    return _readable(fd, timeout, stop)
+
+
+def _readable(fd: int, timeout: float, stop: int | None = None) -> bool:
+    """Waits until fd can be read. False: the time has passed, or stop can be read."""
     p = select.poll()
     p.register(fd, select.POLLIN)
     if stop is not None:

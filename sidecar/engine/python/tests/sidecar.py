@@ -132,4 +132,5 @@ class Sidecar(grpc.GenericRpcHandler):
                     self.files.append((struct.unpack(">QI", packet), len(fds)))
                     for fd in fds:
                         os.close(fd)
-                    c.send(self.answer)
+                    if self.answer:
+                        c.send(self.answer)

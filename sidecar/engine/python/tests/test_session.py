@@ -306,6 +306,17 @@ class Sessions(unittest.TestCase):
         self.sidecar.session().settle()
         self.until(client, lambda: client.away is None)
 
+    def test_close_waits_for_no_answer(self):
+        client, s, _ = self.attach()
+        self.sidecar.answer = b""  # none
+        with unittest.mock.patch.object(_driver, "_ATTACH_LIMIT", 100 * PATIENCE):
+            s.end()
+            s = self.sidecar.session()
+            s.next("attach")
+            s.say("attached", incarnation=1, fd_key=9)
+            self.until(client, lambda: len(self.sidecar.files) == 2)
+            self.pool.submit(client.close).result(PATIENCE)
+
     def test_descriptors_come_back(self):
         with unittest.mock.patch.object(_driver, "_close") as closed:
             coming = self.pool.submit(attach, self.kv, self.tmp.name, timeout=PATIENCE)
