@@ -276,7 +276,7 @@ func TestRefusals(t *testing.T) {
 	if _, _, err := ask(t, r, front.Request{Mode: front.Adopt, MaxNew: 1, Label: "a"}); !errors.Is(err, engine.ErrSidecar) {
 		t.Errorf("adopt without a sidecar: %v", err)
 	}
-	if _, _, err := ask(t, r, front.Request{Mode: front.Full, MaxNew: 1, Tokens: prompt(1000, 0, 0)}); !errors.Is(err, engine.ErrCapacity) {
+	if _, _, err := ask(t, r, front.Request{Mode: front.Full, MaxNew: 1, Tokens: prompt(1000, 0, 0)}); !errors.Is(err, engine.ErrCapacity) || !errors.Is(err, handoff.ErrBound) {
 		t.Errorf("too long: %v", err)
 	}
 }
