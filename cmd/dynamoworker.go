@@ -142,10 +142,7 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	}
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
-	attend(ctx, look.C, func(ctx context.Context) error {
-		_, err := front.Dial(ctx, f.front)
-		return err
-	}, w.Offer)
+	attend(ctx, look.C, looker(front.New(f.front).Role, f.role), w.Offer)
 	slog.Info("ends: no new calls are taken after the grace period", "grace", f.grace)
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), f.grace+f.drain)
 	defer stop()
@@ -153,10 +150,29 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	return nil
 }
 
-// attend offers a worker while its engine can be dialled, which it looks at at once and with
-// every tick, until ctx ends.
-func attend(ctx context.Context, tick <-chan time.Time, dial func(context.Context) error, offer func(bool)) {
-	there := false
+// looker says why an engine that tells its role cannot serve a worker of role want, nil if it
+// can. One that does not tell, or not at this moment, has the role that it told last.
+func looker(ask func(context.Context) (string, error), want string) func(context.Context) error {
+	last := ""
+	return func(ctx context.Context) error {
+		role, err := ask(ctx)
+		if err = refused(err); errors.Is(err, handoff.ErrNotReady) {
+			return err
+		}
+		if err == nil {
+			last = role
+		}
+		if last != "" && last != want && last != string(discovery.Both) {
+			return fmt.Errorf("%w: the engine at --front has role %s, this worker has --role %s: give it the other engine's socket, or another role", handoff.ErrRole, last, want)
+		}
+		return nil
+	}
+}
+
+// attend offers a worker while its engine is there and has its role, which it looks at at once
+// and with every tick, until ctx ends.
+func attend(ctx context.Context, tick <-chan time.Time, look func(context.Context) error, offer func(bool)) {
+	there, wrong := false, false
 	for first := true; ; first = false {
 		if !first {
 			select {
@@ -166,12 +182,15 @@ func attend(ctx context.Context, tick <-chan time.Time, dial func(context.Contex
 			}
 		}
 		ask, cancel := context.WithTimeout(ctx, time.Second)
-		err := dial(ask)
+		err := look(ask)
 		cancel()
-		if ctx.Err() != nil || !first && there == (err == nil) {
+		if ctx.Err() != nil || !first && there == (err == nil) && wrong == errors.Is(err, handoff.ErrRole) {
 			continue
 		}
-		switch there = err == nil; {
+		there, wrong = err == nil, errors.Is(err, handoff.ErrRole)
+		switch {
+		case wrong:
+			slog.Error("the engine has the other role: the worker is offered to nobody until it has this one", "err", err)
 		case !there:
 			slog.Warn("the engine is away: the worker is offered to nobody until it is there", "err", err)
 		case !first:

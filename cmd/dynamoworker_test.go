@@ -3,6 +3,9 @@ package cmd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/examples/engine"
 	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/plugins/adapter/dynamo"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/worker"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -19,7 +25,7 @@ import (
 func TestAttend(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	away := errors.New("away")
-	looks := []error{nil, away, away, nil, nil, away}
+	looks := []error{nil, away, away, nil, nil, away, handoff.ErrRole}
 	tick := make(chan time.Time, len(looks))
 	for range looks[1:] { // the first look is at once
 		tick <- time.Time{}
@@ -31,8 +37,46 @@ func TestAttend(t *testing.T) {
 			cancel()
 		}
 	})
-	if !slices.Equal(offers, []bool{true, false, true, false}) {
+	if !slices.Equal(offers, []bool{true, false, true, false, false}) {
 		t.Error(offers)
+	}
+}
+
+// TestOtherRole: a worker is not offered for an engine that tells the other role, whatever
+// came before; one that does not tell keeps what it told.
+func TestOtherRole(t *testing.T) {
+	var role string
+	var err error
+	look := looker(func(context.Context) (string, error) { return role, err }, "prefill")
+	for i, c := range []struct {
+		role string
+		err  error
+		want error
+	}{
+		{"", front.ErrRequest, nil}, {"both", nil, nil}, {"decode", nil, handoff.ErrRole}, {"", front.ErrBusy, handoff.ErrRole},
+		{"", &net.OpError{Op: "dial", Err: os.ErrNotExist}, handoff.ErrNotReady}, {"prefill", nil, nil}, {"", io.EOF, nil},
+	} {
+		if role, err = c.role, c.err; !errors.Is(look(t.Context()), c.want) {
+			t.Errorf("%d: %v, want %v", i, look(t.Context()), c.want)
+		}
+	}
+}
+
+// TestNeverFits: what can never fit an engine is the caller's fault, and keeps its name; a
+// sidecar that is away is not.
+func TestNeverFits(t *testing.T) {
+	for _, c := range []struct {
+		err        error
+		kind, text string
+	}{
+		{fmt.Errorf("%w: %w: 257 blocks", front.ErrRequest, handoff.ErrCapacity), wire.InvalidArgument, "handoff.capacity: "},
+		{fmt.Errorf("%w: full", handoff.ErrCapacity), wire.ResourceExhausted, "handoff.capacity: "},
+		{fmt.Errorf("%w: %w", engine.ErrSidecar, errors.New("it is restarted")), wire.Unavailable, "handoff.peer: "},
+	} {
+		f, ok := errors.AsType[*wire.Fault](dynamo.Fault(refused(c.err)))
+		if !ok || f.Kind() != c.kind || !strings.HasPrefix(f.Message, c.text) {
+			t.Errorf("%v: %+v", c.err, f)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/examples/engine/admission"
+	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -30,10 +31,12 @@ import (
 var (
 	// ErrConfig reports a setting that the engine cannot run with.
 	ErrConfig = errors.New("engine: bad config")
-	// ErrCapacity: the request does not fit, whatever is freed or at this moment.
-	ErrCapacity = errors.New("engine: no capacity")
-	// ErrSidecar: no sidecar, or none at the moment; only mode full goes on.
-	ErrSidecar = errors.New("engine: no sidecar")
+	// ErrCapacity: the request does not fit, whatever is freed or at this moment; what can
+	// never fit is front.ErrRequest too. Callers know it as handoff.ErrCapacity.
+	ErrCapacity = error(&named{"engine: no capacity", handoff.ErrCapacity})
+	// ErrSidecar: no sidecar, or none at the moment; only mode full goes on. Callers know it
+	// as handoff.ErrPeer.
+	ErrSidecar = error(&named{"engine: no sidecar", handoff.ErrPeer})
 	// ErrDeadline: the request's deadline passed.
 	ErrDeadline = errors.New("engine: deadline passed")
 	// ErrLabel: another request has this label.
@@ -43,6 +46,20 @@ var (
 	// ErrDiverged: the ranks do not agree; the group ends.
 	ErrDiverged = errors.New("engine: ranks diverged")
 )
+
+// named is an error of the engine that callers elsewhere know by another.
+type named struct {
+	text string
+	is   error
+}
+
+func (e *named) Error() string { return e.text }
+func (e *named) Unwrap() error { return e.is }
+
+// neverFits is err, by which a request does not fit the pool whatever is freed.
+func neverFits(err error) error {
+	return fmt.Errorf("%w: %w", ErrCapacity, &named{err.Error(), front.ErrRequest})
+}
 
 // Corrupt is damage that the engine does to an import when it is admitted, so that a
 // check of tokens can show that it would notice. In role prefill rank 0 does it to what was

@@ -125,7 +125,7 @@ func (s *scheduler) decoded(t *task, res ran) {
 	case errors.Is(res.err, paged.ErrFull):
 		t.blocked = s.r.frees + 1
 	case errors.Is(res.err, paged.ErrNever):
-		s.fail(t, never(res.err))
+		s.fail(t, neverFits(res.err))
 	case res.err != nil:
 		s.fail(t, res.err)
 	case res.logits == nil:

@@ -178,7 +178,7 @@ func TestSidecarLost(t *testing.T) {
 		s := w.groups["g"].sessions[rank]
 		s.err = errors.New("it went away")
 		w.mu.Unlock()
-		if ev := <-waiting; !errors.Is(ev.Err, engine.ErrSidecar) {
+		if ev := <-waiting; !errors.Is(ev.Err, engine.ErrSidecar) || !errors.Is(ev.Err, handoff.ErrPeer) {
 			t.Errorf("rank %d: adopt: %+v", rank, ev)
 		}
 		if _, _, err := ask(t, r, front.Request{Tokens: prompt(5, 0, 0), MaxNew: 1, Mode: front.Export, Label: "a"}); !errors.Is(err, engine.ErrSidecar) {

@@ -276,8 +276,24 @@ func TestRefusals(t *testing.T) {
 	if _, _, err := ask(t, r, front.Request{Mode: front.Adopt, MaxNew: 1, Label: "a"}); !errors.Is(err, engine.ErrSidecar) {
 		t.Errorf("adopt without a sidecar: %v", err)
 	}
-	if _, _, err := ask(t, r, front.Request{Mode: front.Full, MaxNew: 1, Tokens: prompt(1000, 0, 0)}); !errors.Is(err, engine.ErrCapacity) || !errors.Is(err, handoff.ErrBound) {
+	if _, _, err := ask(t, r, front.Request{Mode: front.Full, MaxNew: 1, Tokens: prompt(1000, 0, 0)}); !errors.Is(err, engine.ErrCapacity) || !errors.Is(err, handoff.ErrCapacity) {
 		t.Errorf("too long: %v", err)
+	}
+	room := good.Blocks * good.BlockTokens
+	for _, c := range []struct {
+		req  front.Request
+		fits bool
+	}{
+		{front.Request{Mode: front.Full, MaxNew: 2, Tokens: prompt(int(room), 0, 0)}, false},
+		{front.Request{Mode: front.Import, MaxNew: 2, Tokens: prompt(int(room), 0, 0), Label: "a", Manifest: &handoff.Manifest{Label: "a"}}, false},
+		{front.Request{Mode: front.Export, MaxNew: 9, Tokens: prompt(int(room)+1, 0, 0), Label: "a"}, false},
+		{front.Request{Mode: front.Export, MaxNew: 9, Tokens: prompt(int(room), 0, 0), Label: "a"}, true},
+		{front.Request{Mode: front.Full, MaxNew: 1, Tokens: prompt(int(room), 0, 0)}, true},
+	} {
+		_, err := r.Submit(t.Context(), c.req) // it refuses before anything runs
+		if c.fits && err != nil || !c.fits && !(errors.Is(err, front.ErrRequest) && errors.Is(err, handoff.ErrCapacity)) {
+			t.Errorf("mode %s, %d tokens: %v", c.req.Mode, len(c.req.Tokens), err)
+		}
 	}
 }
 

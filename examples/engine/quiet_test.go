@@ -120,6 +120,9 @@ func TestRoles(t *testing.T) {
 		cfg := config(m, string(role), 1)
 		cfg.Role = role
 		r := launch(t, w, cfg)[0]
+		if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Reason != string(role) {
+			t.Errorf("%s tells %+v %v", role, res, err)
+		}
 		for _, req := range refused[role] {
 			if _, _, err := ask(t, r, req); !errors.Is(err, handoff.ErrRole) {
 				t.Errorf("%s: mode %s: %v", role, req.Mode, err)
@@ -185,7 +188,13 @@ func TestSwitch(t *testing.T) {
 			if _, res, err := ask(t, r, front.Request{Mode: front.Switch, Role: roles[i]}); err != nil || res.Reason != roles[i] {
 				t.Fatalf("round %d: switch %d: %+v %v", round, i, res, err)
 			}
-			if freeBlocks(t, r); r.Attach().Instance == before {
+			if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil {
+				t.Errorf("round %d: it tells %+v %v", round, res, err)
+			}
+			if freeBlocks(t, r); r.Role() != engine.Role(roles[i]) {
+				t.Errorf("round %d: role %s, want %s", round, r.Role(), roles[i])
+			}
+			if r.Attach().Instance == before {
 				t.Error("the launch is the same")
 			}
 		}

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/batonkv/baton/examples/engine/life"
 	"github.com/batonkv/baton/examples/engine/memfd"
@@ -39,7 +41,7 @@ type request struct {
 }
 
 // Rank is one rank of an engine: its weights, its memory and its mirrored allocator.
-// Everything but Submit belongs to the goroutine in Run.
+// Everything but Submit and Role belongs to the goroutine in Run.
 type Rank struct {
 	cfg     Config
 	model   *model.Model
@@ -59,6 +61,7 @@ type Rank struct {
 	applied  uint64
 	steps    uint64
 	life     life.Life
+	role     atomic.Value         // Role, of cfg, for callers
 	released paged.Stats          // what came back in this step, in Free and SlotsFree
 	frees    uint64               // how often something came back
 	unpinned []string             // to report
@@ -96,6 +99,7 @@ func New(cfg Config) (*Rank, error) {
 		imports: map[uint64]*request{}, exports: map[string]*request{},
 		growing: map[string]*request{}, givenUp: map[string]bool{}}
 	r.life = life.Life{Dir: cfg.Profiles, Forget: pool.Forget}
+	r.role.Store(cmp.Or(cfg.Role, RoleBoth))
 	if cfg.Rank == 0 {
 		r.sched, pool.Evicted = newScheduler(r), r.evicted
 	}

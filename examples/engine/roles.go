@@ -34,6 +34,9 @@ func (c Config) checkRole() error {
 	return nil
 }
 
+// Role is the one that the rank has, at any time.
+func (r *Rank) Role() Role { return r.role.Load().(Role) }
+
 // takes refuses what the other role does.
 func (c Config) takes(m front.Mode) error {
 	if c.Role == RolePrefill && (m == front.Import || m == front.Adopt) || c.Role == RoleDecode && m == front.Export {
@@ -66,6 +69,7 @@ func (r *Rank) turn(t turnOp) error {
 		return fmt.Errorf("%w: role %s: %w", ErrDiverged, t.Role, err)
 	}
 	r.cfg.Role, r.cfg.Instance = t.Role, t.Instance
+	r.role.Store(t.Role)
 	r.session, r.applied, r.unpinned, r.away, r.down, r.news = nil, 0, nil, "", "", nil
 	err := r.life.Close()
 	r.life = life.Life{Dir: r.cfg.Profiles, Forget: r.pool.Forget}

@@ -249,7 +249,7 @@ func (s *scheduler) absorb(out outcome) {
 			t.id, t.blocked = 0, s.r.frees+1
 		default:
 			t.id = 0
-			s.fail(t, never(err))
+			s.fail(t, neverFits(err))
 		}
 	}
 	for i, t := range running {
@@ -282,7 +282,3 @@ func (s *scheduler) computed(t *task, res ran) {
 		s.prompted(t, res.logits[0])
 	}
 }
-
-// never is the failure of a request that has no room whatever is freed: whoever asked has to
-// ask for less.
-func never(err error) error { return fmt.Errorf("%w: %w: %w", ErrCapacity, handoff.ErrBound, err) }

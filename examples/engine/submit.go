@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/examples/engine/sample"
 )
 
@@ -19,10 +20,18 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 	if err := req.Check(); err != nil {
 		return nil, err
 	}
+	if req.Mode == front.Tell {
+		told := make(chan front.Event, 1)
+		told <- front.Event{Result: &front.Result{Reason: string(r.Role())}}
+		return told, nil
+	}
 	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
 		if t < 0 || t >= r.cfg.Model.Vocab {
 			return nil, fmt.Errorf("%w: token %d: want 0 to %d", front.ErrRequest, t, r.cfg.Model.Vocab-1)
 		}
+	}
+	if err := r.fits(req); err != nil {
+		return nil, err
 	}
 	deadline := r.cfg.Deadline
 	if req.DeadlineMS > 0 {
@@ -42,6 +51,18 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 		}
 	})
 	return t.events, nil
+}
+
+// fits refuses what can never fit the pool, before anything is computed or imported.
+func (r *Rank) fits(req front.Request) error {
+	n := int32(len(req.Tokens))
+	if n > 0 && req.Mode != front.Export {
+		n += req.MaxNew - 1 // the last token is not computed
+	}
+	if want := r.pool.BlocksFor(n); want > r.cfg.Blocks {
+		return neverFits(fmt.Errorf("%w: %d tokens of prompt and answer want %d blocks, the pool has %d", paged.ErrNever, n, want, r.cfg.Blocks))
+	}
+	return nil
 }
 
 func (s *scheduler) queue(t *task) error {

@@ -75,6 +75,8 @@ func exchange(conn net.Conn, r Request, each func(Event)) (Result, error) {
 		switch {
 		case err != nil:
 			return Result{}, err
+		case l.Error != "" && l.Never:
+			return Result{}, &never{errs.FromName(l.Name, l.Error)}
 		case l.Error != "":
 			return Result{}, fmt.Errorf("%w: %w", ErrFailed, errs.FromName(l.Name, l.Error))
 		case l.Done:
@@ -88,6 +90,18 @@ func exchange(conn net.Conn, r Request, each func(Event)) (Result, error) {
 		err = errors.New("the engine closed the connection")
 	}
 	return Result{}, fmt.Errorf("front: receive: %w", err)
+}
+
+// never is an engine's refusal of a request that it can never serve, in its own words.
+type never struct{ error }
+
+func (e *never) Unwrap() []error { return []error{ErrFailed, ErrRequest, e.error} }
+
+// Role asks which side of a hand-off the engine takes: prefill, decode or both. It waits for
+// no step. ErrRequest: the front does not tell.
+func (c *Client) Role(ctx context.Context) (string, error) {
+	r, err := c.Generate(ctx, Request{Mode: Tell}, nil)
+	return r.Reason, err
 }
 
 // decode takes one line of the engine.

@@ -50,6 +50,7 @@ const (
 	Stats  Mode = "stats"  // tell what the allocator of rank 0 holds
 	Reset  Mode = "reset"  // end all requests, wait until nobody touches the memory, forget it
 	Switch Mode = "switch" // end what runs, wait until nobody touches the memory, take another role
+	Tell   Mode = "role"   // tell the role at once, as the reason of the end: prefill, decode or both
 )
 
 // Request asks for tokens.
@@ -80,13 +81,13 @@ func (r Request) Check() error {
 			return nil
 		}
 		why = fmt.Sprintf("mode %s takes a deadline alone", r.Mode)
-	case r.Mode == Stats:
+	case r.Mode == Stats || r.Mode == Tell:
 		if r.bare() && r.DeadlineMS == 0 {
 			return nil
 		}
-		why = "mode stats takes nothing else"
+		why = fmt.Sprintf("mode %s takes nothing else", r.Mode)
 	case r.Mode != Full && r.Mode != Export && r.Mode != Adopt && r.Mode != Import:
-		why = fmt.Sprintf("mode %.40q: want full, export, adopt, import, stats, reset or switch", string(r.Mode))
+		why = fmt.Sprintf("mode %.40q: want full, export, adopt, import, stats, reset, switch or role", string(r.Mode))
 	case len(r.Tokens) > MaxTokens:
 		why = fmt.Sprintf("tokens: %d, at most %d", len(r.Tokens), MaxTokens)
 	case len(r.Tokens) == 0 && r.Mode != Adopt:
@@ -176,7 +177,8 @@ type line struct {
 	Done    bool     `json:"done,omitempty"`
 	*Result
 	Error string `json:"error,omitempty"`
-	Name  string `json:"name,omitempty"` // of the error, as docs/PLUGINS.md lists them
+	Name  string `json:"name,omitempty"`  // of the error, as docs/PLUGINS.md lists them
+	Never bool   `json:"never,omitempty"` // the error is ErrRequest, whatever its name: nothing helps but another request
 }
 
 // failure is the line of an error.
@@ -189,5 +191,5 @@ func failure(err error) line {
 	case errors.Is(err, ErrRequest):
 		name = errs.Name(handoff.ErrBound)
 	}
-	return line{Error: err.Error(), Name: name}
+	return line{Error: err.Error(), Name: name, Never: errors.Is(err, ErrRequest)}
 }

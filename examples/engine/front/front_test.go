@@ -29,6 +29,9 @@ func (s *script) Submit(ctx context.Context, r front.Request) (<-chan front.Even
 	if r.Label == "busy" {
 		return nil, front.ErrBusy
 	}
+	if r.Label == "never" {
+		return nil, fmt.Errorf("%w: %w: too long", front.ErrRequest, handoff.ErrCapacity)
+	}
 	if r.Label == "late" {
 		return nil, fmt.Errorf("%w: the engine stops", handoff.ErrDraining)
 	}
@@ -113,6 +116,10 @@ func TestErrors(t *testing.T) {
 	}
 	req.Label = "busy"
 	if _, err := c.Generate(t.Context(), req, nil); !errors.Is(err, front.ErrFailed) || !errors.Is(err, handoff.ErrCapacity) || !strings.Contains(err.Error(), "busy") {
+		t.Error(err)
+	}
+	req.Label = "never"
+	if _, err := c.Generate(t.Context(), req, nil); !errors.Is(err, front.ErrRequest) || !errors.Is(err, handoff.ErrCapacity) || !strings.Contains(err.Error(), "too long") {
 		t.Error(err)
 	}
 	req.Label = "late"

@@ -79,6 +79,17 @@ func (k *Keeper) Settled(ctx context.Context) error {
 	}
 }
 
+// InPlace says why what was set last is not known to be in place at this moment, nil if it is:
+// records that were placed once may be gone while the backend is away.
+func (k *Keeper) InPlace() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil && k.placed < k.set {
+		return fmt.Errorf("%w: not asked yet", ErrDown)
+	}
+	return k.err
+}
+
 // Close removes the records, as far as the backend answers before ctx ends; what is left
 // ends with its lease.
 func (k *Keeper) Close(ctx context.Context) {
@@ -111,6 +122,9 @@ func (k *Keeper) run() {
 		select {
 		case <-lost:
 			k.log.Warn("a lease of Dynamo's directory is lost; its records are put again", "records", len(held))
+			k.mu.Lock()
+			k.err = fmt.Errorf("%w: the lease is lost", ErrDown)
+			k.mu.Unlock()
 			k.drop(lease)
 			lease, held = nil, nil
 		case <-timer.C:

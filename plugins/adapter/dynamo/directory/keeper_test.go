@@ -232,6 +232,24 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// inPlace waits until a keeper says that its records are in place, or that they are not.
+func inPlace(t *testing.T, k *Keeper, want bool) {
+	t.Helper()
+	for ctx := ctxOf(t); ; {
+		k.mu.Lock()
+		change := k.change
+		k.mu.Unlock()
+		if (k.InPlace() == nil) == want {
+			return
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			t.Fatalf("in place: never %v: %v", want, k.InPlace())
+		}
+	}
+}
+
 // TestComesBack: a lost lease, a restart and a wipe of etcd bring the same records back.
 func TestComesBack(t *testing.T) {
 	dir := t.TempDir()
@@ -264,7 +282,9 @@ func TestComesBack(t *testing.T) {
 	}
 	present("after the lease was revoked")
 	for _, wipe := range []bool{false, true} {
+		inPlace(t, k, true)
 		server.Stop()
+		inPlace(t, k, false)
 		if wipe {
 			if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
 				t.Fatal(err)
@@ -274,6 +294,7 @@ func TestComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		present("after a restart")
+		inPlace(t, k, true)
 	}
 }
 

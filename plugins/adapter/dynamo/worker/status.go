@@ -2,7 +2,6 @@ package worker
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,9 +83,7 @@ func (w *Worker) files() string {
 
 // healthy is whether calls find the worker, and its engine.
 func (w *Worker) healthy() bool {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	return w.offered.Load() && w.keeper.Settled(now) == nil
+	return w.offered.Load() && w.keeper.InPlace() == nil
 }
 
 // tell answers in the form of Dynamo's own workers. Whoever asks whether the process lives is

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -35,6 +36,23 @@ func TestStatus(t *testing.T) {
 	want("/none", http.StatusNotFound, "")
 	if _, err := Start(Config{Dynamo: r.cfg, Component: "c", Role: discovery.Decode, Model: "tiny", System: base[len("http://"):], Log: r.log}, r.engine); !errors.Is(err, ErrListen) {
 		t.Error(err)
+	}
+}
+
+// TestRecordsGone: records that were placed, and are not any more, are told.
+func TestRecordsGone(t *testing.T) {
+	r := newRig(t, discovery.Decode, true, func(c *Config) { c.System = "127.0.0.1:0" })
+	if err := errors.Join(os.RemoveAll(r.cfg.Folder), os.WriteFile(r.cfg.Folder, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for ctx := r.ctx(); ; {
+		status, _ := get(t, fmt.Sprintf("http://127.0.0.1:%d/health", r.worker.status.port))
+		if status == http.StatusServiceUnavailable {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal("it is ready without records")
+		}
 	}
 }
 
