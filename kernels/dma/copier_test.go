@@ -301,3 +301,46 @@ func TestDeviceMaps(t *testing.T) {
 		t.Errorf("left behind: %+v", l)
 	}
 }
+
+// Memory that is written holds the GPU for as long as it is mapped, and no longer: an engine may
+// come back on another one.
+func TestDeviceChoosesAgain(t *testing.T) {
+	lib := cudatest.Library(t)
+	f := cudatest.Loaded(t, lib)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envOwner+"=1", "LD_LIBRARY_PATH="+filepath.Dir(lib))
+	o, err := owner.Start(cmd)
+	must(t, err)
+	defer o.Close()
+	d, err := NewDevice(Config{Lanes: 1}, lib)
+	must(t, err)
+	mapOne := func(gpu int, write bool, refusal string) (transfer.Mapped, func() error) {
+		t.Helper()
+		m, _, err := o.Alloc(gpu, transfer.CUDA, 4096)
+		must(t, err)
+		at, unmap, err := d.Map(m, write)
+		if refusal == "" {
+			must(t, err)
+		} else if !errors.Is(err, transfer.ErrMemory) || !strings.Contains(err.Error(), refusal) {
+			t.Fatalf("%v, want %q", err, refusal)
+		}
+		return at, unmap
+	}
+	_, first := mapOne(1, true, "")
+	_, peer := mapOne(1, false, "")
+	mapOne(0, true, "run a sidecar for each GPU")
+	must(t, first())
+	mapOne(0, true, "when the links to peers")
+	must(t, peer())
+	dst, second := mapOne(0, true, "")
+	src, far := mapOne(1, false, "")
+	ns := []lower.Nest{{Run: 4096, From: layout.U8, To: layout.U8}}
+	if n, err := d.Copy(t.Context(), ns, transfer.Buffers{src}, transfer.Buffers{dst}); err != nil || n != 4096 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	mapOne(1, true, "run a sidecar for each GPU")
+	must(t, errors.Join(far(), second(), d.Close()))
+	if l := f.Leaks(); l != (cudatest.Counts{}) {
+		t.Errorf("left behind: %+v", l)
+	}
+}

@@ -28,9 +28,9 @@ type Device struct {
 	driver  *cuda.Driver
 	ctx     *cuda.Context
 	copier  *Copier
-	own     bool // the GPU was chosen by memory that is written
 	handles map[cuda.Handle]*mapped
 	live    int     // mappings
+	written int     // those of live that are written: they hold the GPU
 	hosts   []*host // by address
 	pinned  int64   // bytes of them
 }
@@ -49,8 +49,8 @@ func NewDevice(cfg Config, names ...string) (*Device, error) {
 	return &Device{cfg: cfg.withDefaults(), names: names, handles: map[cuda.Handle]*mapped{}}, nil
 }
 
-// Map maps m, whose descriptors stay the caller's, for as long as unmap is not called. Only
-// memory that is written chooses the GPU for good.
+// Map maps m, whose descriptors stay the caller's, for as long as unmap is not called. Memory
+// that is written chooses the GPU for as long as any of it is mapped.
 func (d *Device) Map(m transfer.Memory, write bool) (at transfer.Mapped, unmap func() error, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,17 +85,23 @@ func (d *Device) Map(m transfer.Memory, write bool) (at transfer.Mapped, unmap f
 		return at, nil, fmt.Errorf("%w: %w", transfer.ErrMemory, err)
 	}
 	d.live++
-	return transfer.Mapped{Addr: base + uint64(m.Off), Len: m.Len, GPU: true}, d.locked(unmap), nil
+	if write {
+		d.written++
+	}
+	return transfer.Mapped{Addr: base + uint64(m.Off), Len: m.Len, GPU: true}, d.locked(unmap, write), nil
 }
 
 // locked is unmap for callers outside, once.
-func (d *Device) locked(unmap func() error) func() error {
+func (d *Device) locked(unmap func() error, write bool) func() error {
 	var once sync.Once
 	return func() (err error) {
 		once.Do(func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			d.live--
+			if write {
+				d.written--
+			}
 			err = unmap()
 		})
 		return err
@@ -113,8 +119,8 @@ func (d *Device) start(uuid [16]byte, write bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.ctx != nil && write && !d.own && g.Ordinal != d.ctx.Device().Ordinal && d.live == 0 {
-		if err := d.stop(); err != nil { // nothing hangs on the GPU that a peer chose
+	if d.ctx != nil && write && g.Ordinal != d.ctx.Device().Ordinal && d.live == 0 {
+		if err := d.stop(); err != nil { // nothing hangs on the GPU that a peer, or an engine before, chose
 			return err
 		}
 	}
@@ -124,9 +130,12 @@ func (d *Device) start(uuid [16]byte, write bool) (err error) {
 			return err
 		}
 	case write && g.Ordinal != d.ctx.Device().Ordinal:
-		return fmt.Errorf("it is of GPU %d and GPU %d copies: one sidecar serves one GPU, attach its own buffers first and run a sidecar for each GPU", g.Ordinal, d.ctx.Device().Ordinal)
+		fix := "run a sidecar for each GPU"
+		if d.written == 0 {
+			fix = "attach again when the links to peers, whose memory it was chosen for, have ended"
+		}
+		return fmt.Errorf("it is of GPU %d and GPU %d copies: one sidecar serves one GPU, %s", g.Ordinal, d.ctx.Device().Ordinal, fix)
 	}
-	d.own = d.own || write
 	return d.driver.Reaches(d.ctx.Device().Ordinal, g.Ordinal)
 }
 
