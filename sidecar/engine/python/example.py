@@ -12,12 +12,12 @@ MODEL = baton.Model("tiny", [baton.State("attn.k", LAYERS, HEADS, DIM), baton.St
 
 
 class Engine:
-    def __init__(self, run_dir, group, instance=secrets.randbits(63) | 1):
+    def __init__(self, run_dir, group, instance=None):
         # [2, L, B, T, H, d] in memory that a mover maps; with torch: .torch(shape, torch.bfloat16), or a tensor on a GPU
         shape = (2, LAYERS, BLOCKS, TOKENS, HEADS, DIM)
         self.kv = baton.shm(2 * int(numpy.prod(shape))).numpy(shape, numpy.float16)
         shards = [baton.Shard.of(self.kv[i], state.name, "layer block token unit elem") for i, state in enumerate(MODEL.states)]
-        self.rank = baton.attach(run_dir, group=group, instance=instance, model=MODEL, shards=shards,
+        self.rank = baton.attach(run_dir, group=group, instance=instance or secrets.randbits(63) | 1, model=MODEL, shards=shards,
                                  capacity=baton.Capacity(blocks=BLOCKS, block_tokens=TOKENS))
         self.free = list(range(BLOCKS))
         self.exports, self.imports = {}, {}  # blocks that are not this engine's to use: by label, by n of RESERVE
