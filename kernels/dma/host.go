@@ -25,7 +25,8 @@ type pin uint8
 const (
 	untried pin = iota
 	pinned
-	refused
+	refused // by the driver: not tried again
+	crowded // no room within PinBytes: tried again when there is
 )
 
 // Host says that n bytes at a page's start are host memory that copies may touch until
@@ -77,13 +78,15 @@ func (d *Device) pinFor(ns []lower.Nest, src, dst transfer.Buffers) {
 	}
 }
 
-// pin tries it once. Caller holds mu, and has a context.
+// pin tries it once, and again after PinBytes had no room. Caller holds mu, and has a context.
 func (d *Device) pin(h *host) {
-	if h.state != untried {
+	room := h.bytes <= d.cfg.PinBytes-d.pinned
+	if h.state == pinned || h.state == refused || h.state == crowded && !room {
 		return
 	}
 	h.state = refused
-	if h.bytes > d.cfg.PinBytes-d.pinned {
+	if !room {
+		h.state = crowded
 		d.cfg.Warn(fmt.Errorf("%w: %d bytes of host memory stay unpinned, %d of %d are in use: copies between them and the GPU are slow", transfer.ErrFull, h.bytes, d.pinned, d.cfg.PinBytes))
 		return
 	}

@@ -170,6 +170,41 @@ func TestPinsBounded(t *testing.T) {
 	must(t, unix.Munmap(second))
 }
 
+// Memory that found no room is pinned by the first copy that finds some; what the driver
+// refused is not tried again.
+func TestPinsWhenThereIsRoom(t *testing.T) {
+	for fail, pins := range map[string]int64{"": 1, "cuMemHostRegister:0:801": 0} {
+		m := newMixed(t, 8192, Config{PinBytes: 12 << 10})
+		second, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+		must(t, err)
+		at := transfer.Mapped{Addr: uint64(uintptr(unsafe.Pointer(&second[0]))), Len: 8192}
+		release := m.d.Host(at.Addr, at.Len, false)
+		pinsAfter := func(from transfer.Mapped, want int64) {
+			t.Helper()
+			ns := []lower.Nest{{Run: 4096, From: layout.U8, To: layout.U8}}
+			if _, err := m.d.Copy(t.Context(), ns, transfer.Buffers{from}, transfer.Buffers{m.gpu}); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.f.Counts().Pins; got != want {
+				t.Errorf("%d pins, want %d", got, want)
+			}
+		}
+		pinsAfter(m.at, 1)
+		pinsAfter(at, 1)
+		pinsAfter(at, 1)
+		if len(m.said) != 1 {
+			t.Errorf("warnings: %q", m.said)
+		}
+		must(t, m.release())
+		m.release = func() error { return nil }
+		t.Setenv("FAKE_CUDA_FAIL", fail)
+		pinsAfter(at, pins)
+		t.Setenv("FAKE_CUDA_FAIL", "")
+		pinsAfter(at, pins)
+		must(t, errors.Join(release(), unix.Munmap(second)))
+	}
+}
+
 // What the driver refuses of a copy to the host ends quietly, and a lost context is told.
 func TestHostCopyFails(t *testing.T) {
 	for _, pin := range []int64{0, -1} {
