@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,15 +40,13 @@ func TestRows(t *testing.T) {
 	lib := cudatest.Library(t)
 	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(lib))
 	f := cudatest.Loaded(t, lib)
-	for _, o := range []Options{{}, {Variants: true}, {Only: []string{"gpu/one", "gpu/frag"}}, {Every: time.Millisecond, For: 20 * time.Millisecond, Tokens: 1024}} {
-		saved := 0
-		least := 12
-		switch {
-		case o.Every > 0:
-			least = 1
-		case o.Only != nil:
-			least = 3
-		}
+	b, err := os.ReadFile("testdata/rows.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants := strings.Split(string(b), "\n\n")
+	for i, o := range []Options{{}, {Variants: true}, {Only: []string{"gpu/one", "gpu/frag"}}, {Every: time.Millisecond, For: 20 * time.Millisecond, Tokens: 1024}} {
+		saved, names := 0, []string{}
 		o.Rounds, o.Binary, o.Shrink, o.Driver = 1, os.Args[0], 64, lib
 		o.Progress = func(what string) { t.Log(what) }
 		o.Save = func(r bench.Report) error { saved = len(r.Rows); return nil }
@@ -55,13 +54,17 @@ func TestRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Rows) < least || saved != len(r.Rows) || r.Binary == "" {
+		if saved != len(r.Rows) || r.Binary == "" {
 			t.Errorf("%d rows, %d saved, binary %q", len(r.Rows), saved, r.Binary)
 		}
 		for _, x := range r.Rows {
+			names = append(names, x.Name)
 			if len(x.Samples) == 0 {
 				t.Errorf("%s has no samples", x.Name)
 			}
+		}
+		if want := strings.Fields(wants[i]); !slices.Equal(names, want) {
+			t.Errorf("rows:\n%s\nwant:\n%s", strings.Join(names, "\n"), strings.Join(want, "\n"))
 		}
 	}
 	if l := f.Leaks(); l != (cudatest.Counts{}) {
