@@ -69,6 +69,9 @@ def parse(argv):
     a = p.parse_args(argv)
     if a.corrupt and not a.suite and a.corrupt not in STATES[a.model]:
         p.error(f"--corrupt {a.corrupt}: model {a.model} has no recurrent state")
+    folder = os.path.dirname(os.path.abspath(a.save))
+    if a.save and (os.path.isdir(a.save) or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
+        p.error(f"--save {a.save}: want a file in a folder that is there and may be written")
     if a.suite and (a.corrupt or any(x.startswith(("--model", "--prefill", "--decode")) for x in argv)):
         p.error("--suite runs all models and cuts: leave --model, --prefill, --decode and --corrupt out")
     return a
@@ -133,6 +136,8 @@ def main(argv):
 
     import models
 
+    if a.device == "cuda" and torch.cuda.device_count() == 0:
+        raise RuntimeError("--device cuda: torch sees no GPU here")
     models.load()
     transformers.utils.logging.set_verbosity_error()
     done, expected, good = [], {}, True

@@ -51,6 +51,11 @@ func TestHandOver(t *testing.T) {
 		t.Fatalf("build baton: %v: %s", err, out)
 	}
 	t.Run("suite", func(t *testing.T) { suite(t, python, baton) })
+	t.Run("save", func(t *testing.T) {
+		if code, out := run(t, python, baton, "--save", filepath.Join(t.TempDir(), "none", "x.json")); code != 2 {
+			t.Errorf("--save into a folder that is not there ended with %d:\n%s", code, out)
+		}
+	})
 	t.Run("damage", func(t *testing.T) {
 		code, out := run(t, python, baton, "--model", "mla", "--prefill", "tp=1", "--corrupt")
 		if code != 1 || !strings.Contains(out, "NOT EQUAL") {

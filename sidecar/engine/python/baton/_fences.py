@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Deque
 
-from .errors import EngineFault
+from .errors import Bound, EngineFault
 
 
 class Fences:
@@ -25,6 +25,8 @@ class Fences:
         if stream is None:
             self._own = self._own or fence > 0
             return fence
+        if not hasattr(stream, "record_event"):
+            raise Bound(f"stream: a {type(stream).__name__}: want one that has record_event(), as torch.cuda.Stream")
         event = stream.record_event()
         self._last += 1
         self._open.append((self._last, event))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import operator
 from typing import Any, Callable, Iterable, Sequence
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
@@ -71,10 +72,16 @@ def _bounded(f: Callable[..., Any]) -> Callable[..., Any]:
     def g(*args: Any, **named_args: Any) -> Any:
         try:
             return f(*args, **named_args)
-        except (ValueError, TypeError, UnicodeError, OverflowError) as err:
+        except (ValueError, TypeError, AttributeError, UnicodeError, OverflowError) as err:
             raise Bound(f"{f.__name__.strip('_')}: {err}") from err
 
     return g
+
+
+@_bounded
+def blocks(table: Iterable[Any]) -> list[int]:
+    """A block table as a list, be it one, an array or a tensor."""
+    return [operator.index(b) for b in table]
 
 
 def _limit(what: str, n: int, most: int, least: int = 0) -> int:

@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from . import _wire, words
+from . import _check, _wire, words
 from ._blocks import BlockEvent, Blocks
 from ._driver import Driver
 from ._fences import Fences
 from ._place import place
 from ._record import DEFAULT_DEADLINE
-from .errors import AttachRefused, Bound, EngineFault, Error, LayoutError
+from .errors import AttachRefused, Bound, EngineFault, Error
 from .shard import Shard
 from .words import Capacity, Decision, Event, Manifest, Model, OnDown, Reach, Resume, Salt, Scheduler, WeightsPolicy
 
@@ -38,6 +38,7 @@ class Rank:
 
     def check(self) -> None:
         """Raises AttachRefused or LayoutError for what no sidecar would take."""
+        _check.kinds(self.model, self.shards, self.capacity, instance=self.instance, rank=self.rank, ranks=self.ranks)
         if not self.group:
             raise AttachRefused("attach: it names no group")
         if not 0 < self.instance < 1 << 64:
@@ -46,16 +47,7 @@ class Rank:
             raise AttachRefused(f"attach: rank {self.rank} of {self.ranks}")
         if not self.shards:
             raise AttachRefused("attach: it states no shard")
-        for s in self.shards:
-            try:
-                state = self.model.states[self.model.index(s.state)]
-            except KeyError as err:
-                raise LayoutError(f"shard: {err.args[0]}") from None
-            if s.elems != state.elems:
-                raise LayoutError(f"shard of {s.state}: {s.elems} elements a unit, and the model says {state.elems}")
-            for what, (lo, hi), n in (("layers", s.layers, state.layers), ("units", s.units, state.units)):
-                if not 0 <= lo < hi <= n:
-                    raise LayoutError(f"shard of {s.state}: {what} [{lo}, {hi}) of {n}")
+        _check.shards(self.model, self.shards, self.capacity)
 
 
 def attach(
@@ -90,6 +82,8 @@ def attach(
     AlreadyAttached, Relaunch, CudaError for GPU memory that cannot be shared, PeerLost where no
     sidecar serves run_dir, TimeoutError.
     """
+    if isinstance(shards, Shard):
+        raise AttachRefused("attach: shards: a Shard: want a list of them")
     me = Rank(group, instance, rank, ranks, model, tuple(shards), capacity, scheduler, on_down, weights, parts, tells_blocks)
     me.check()
     if not 0 < redial[0] <= redial[1]:
@@ -122,12 +116,14 @@ class Client:
         self._driver = driver
         self._buffers = buffers
         self._fences = Fences()
+        self._bounds = _check.Bounds(me.model, me.shards, me.capacity)
 
     # Prefill.
 
     def announce(self, label: str) -> None:
-        """Says that label will be exported: an import of it waits from now on, and rank 0 hears
-        its manifest, Exported, before there is state."""
+        """Says that label will be exported. Rank 0. The control plane hears of it (a notice
+        ANNOUNCED with the manifest), and who imports by that waits for the state. Nothing comes
+        to the engine: rank 0 hears Exported once the label is exported, or Failed."""
         self._send(_wire.simple("announce", label=label), lambda r: r.announces(label))
 
     def export(
@@ -150,7 +146,7 @@ class Client:
         """Pins a finished prompt's state. Every rank says it; blocks and slot stay untouched
         until decision FREE of the label, or UnpinExport, or Failed other than Gone.
 
-        blocks is the block table from token 0, slot that of the per-request state (-1: none),
+        blocks is the block table from token 0, one for each block_tokens of tokens, slot that of the per-request state (-1: none),
         tokens how many of the prompt have state, position that of the per-request state
         (tokens, if left out). resume is rank 0's. copies imports may consume it. max_hold is in
         seconds; 0: the sidecar's lease. weights_epoch is the engine's at the request's first
@@ -161,7 +157,7 @@ class Client:
         poll() has seen it pass. Or fence is the engine's own number of the step: see fenced().
         """
         self._pin(_wire.export, (lambda r: r.closes(label, parts)) if parts else (lambda r: r.exports(label)), stream, fence, dict(
-            label=label, blocks=blocks, tokens=tokens, slot=slot, position=tokens if position is None else position, resume=resume,
+            label=label, blocks=_wire.blocks(blocks), tokens=tokens, slot=slot, position=tokens if position is None else position, resume=resume,
             copies=copies, max_hold=max_hold, weights_epoch=weights_epoch, salt=salt, parts=parts))
 
     def export_part(
@@ -185,7 +181,7 @@ class Client:
         reach what is computed, and only grows. What continues a label that has ended is dropped.
         """
         self._pin(_wire.export_part, lambda r: r.part(label, part), stream, fence, dict(
-            label=label, part=part, blocks=blocks, tokens=tokens, reach=reach, position=tokens if position is None else position,
+            label=label, part=part, blocks=_wire.blocks(blocks), tokens=tokens, reach=reach, position=tokens if position is None else position,
             weights_epoch=weights_epoch, salt=salt))
 
     def release(self, label: str) -> None:
@@ -198,9 +194,12 @@ class Client:
         """Asks for a hand-off, under the decode engine's own label ("": that of the manifest).
         Rank 0. tokens is the prompt; deadline is in seconds, 0: the sidecar's default. Decisions
         RESERVE and ADMIT follow, and Imported or Failed ends it."""
+        if not isinstance(manifest, Manifest):
+            raise Bound(f"import: manifest: a {type(manifest).__name__}: want baton.Manifest, which Manifest.parse makes of bytes")
         name = label or manifest.label
+        request = _wire.import_(name, manifest, tokens, deadline)
         due = time.monotonic() + (deadline if deadline > 0 else DEFAULT_DEADLINE)
-        self._send(_wire.import_(name, manifest, tokens, deadline), lambda r: r.asks(name, manifest, due), imports=name)
+        self._send(request, lambda r: r.asks(name, manifest, due), imports=name)
 
     def abort(self, label: str) -> None:
         """Asks to end an import; Imported or Failed follows. Rank 0."""
@@ -321,6 +320,8 @@ class Client:
             fields["weights_epoch"] = self._driver.record.weights
         fields["fence"] = 0
         encode(fields)  # what is out of bounds is refused before an event is recorded
+        whole = "part" not in fields and not fields["parts"]
+        self._bounds.pinned(f"export of {fields['label']!r}", fields["blocks"], fields.get("slot", -1), fields["tokens"] if whole else None)
         fields["fence"] = self._fences.of(stream, fence)
         self._send(encode(fields), record)
 

@@ -58,7 +58,9 @@ class Error(Exception):
         self.spoken = spoken
 
     def __str__(self) -> str:
-        return f"{self.text}; to do: {self.remedy}" if self.remedy else self.text
+        if not self.remedy or "; to do: " in self.text:  # that of the cause, which the text quotes
+            return self.text
+        return f"{self.text}; to do: {self.remedy}"
 
 
 class Gone(Error):

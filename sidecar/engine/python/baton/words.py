@@ -169,7 +169,7 @@ class Manifest:
     right to import: treat the bytes as a secret."""
 
     id: HandoffID
-    key: bytes
+    key: bytes = field(repr=False)
     label: str  #: the prefill engine's request id
     tokens: int  #: prompt tokens whose state is held; 0: announced, and not exported yet
     position: int  #: where decode resumes

@@ -225,6 +225,27 @@ class Sessions(unittest.TestCase):
         with self.assertRaises(baton.UnknownLabel):
             client.import_("i", baton.Manifest(MANIFEST.id, bytes(16), "l", 1, 1, 0, 4, baton.Resume()), [1])
 
+    def test_what_is_not_there_is_not_exported(self):
+        client, s, _ = self.attach()
+        for blocks, tokens, slot in (([8], 4, -1), ([-1], 4, -1), ([0, 0], 8, -1), ([0, 1], 4, -1), ([0], 8, -1)):
+            with self.assertRaises(baton.EngineFault, msg=(blocks, tokens)):
+                client.export("x", blocks, tokens, slot=slot)
+        with self.assertRaises(baton.EngineFault):
+            client.export_part("x", 1, [8], 4, baton.Reach(4, 4))
+        for wrong in (dict(blocks=[0.5]), dict(blocks=3), dict(blocks=["0"]), dict(tokens="4"), dict(tokens=1.5), dict(resume=[7]),
+                      dict(stream="s"), dict(label=3), dict(max_hold="1")):
+            with self.assertRaises(baton.Error, msg=wrong):
+                client.export(**{"label": "x", "blocks": [0], "tokens": 4, **wrong})
+        for wrong in (dict(manifest=bytes(MANIFEST)), dict(tokens=3), dict(deadline="1"), dict(label=3)):
+            with self.assertRaises(baton.Bound, msg=wrong):
+                client.import_(**{"label": "x", "manifest": MANIFEST, "tokens": [1], **wrong})
+        client.export("x", numpy.array([7, 0]), 5)  # the label is free still
+        self.assertEqual(list(s.next("export").blocks), [7, 0])
+        client.close()
+        with self.assertRaises(baton.SessionClosed) as caught:
+            client.announce("x")
+        self.assertEqual(str(caught.exception).count("to do"), 1)
+
     def test_blocks_are_told_to_who_asks(self):
         client, s, stated = self.attach(tells_blocks=True)
         self.assertTrue(stated.tells_blocks)

@@ -95,6 +95,7 @@ class Attach(unittest.TestCase):
         other = baton.Model("m", [baton.State("attn.v", layers=1, units=2, elems=16)])
         narrow = baton.Model("m", [baton.State("attn.k", layers=1, units=2, elems=8)])
         fewer = baton.Model("m", [baton.State("attn.k", layers=1, units=1, elems=16)])
+        recurrent = baton.Model("m", [baton.State("attn.k", 1, 2, 16, baton.Paging.REQUEST)])
         for kind, changed in (
             (baton.AttachRefused, {"group": ""}),
             (baton.AttachRefused, {"instance": 0}),
@@ -104,6 +105,18 @@ class Attach(unittest.TestCase):
             (baton.LayoutError, {"model": other}),
             (baton.LayoutError, {"model": narrow}),
             (baton.LayoutError, {"model": fewer}),
+            (baton.AttachRefused, {"instance": "1"}),
+            (baton.AttachRefused, {"model": "m"}),
+            (baton.AttachRefused, {"model": baton.Model("m", ["attn.k"])}),
+            (baton.AttachRefused, {"shards": [kv]}),
+            (baton.AttachRefused, {"shards": baton.Shard.of(kv, "attn.k", "layer block token unit elem")}),
+            (baton.AttachRefused, {"capacity": (8, 4)}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(blocks=9, block_tokens=4)}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(blocks=0, block_tokens=4)}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(blocks=8, block_tokens=8)}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(blocks=8)}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(blocks=8, block_tokens=4), "model": recurrent}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(block_tokens=4, slots=9), "model": recurrent}),
             (baton.AttachRefused, {"run_dir": "relative"}),
             (baton.AttachRefused, {"run_dir": "/" + "long" * 30}),
             (baton.PeerLost, {}),

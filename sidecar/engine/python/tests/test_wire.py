@@ -15,6 +15,10 @@ MANIFEST = baton.Manifest(baton.HandoffID("p", 3, 5, 7), bytes(range(16)), "r1",
 
 
 class Messages(unittest.TestCase):
+    def test_a_key_is_not_shown(self):
+        self.assertNotIn(repr(MANIFEST.key), repr(baton.Exported("l", MANIFEST)))
+        self.assertNotIn("key", repr(MANIFEST))
+
     def test_manifest(self):
         self.assertEqual(baton.Manifest.parse(bytes(MANIFEST)), MANIFEST)
         for bad in (b"", b"\xff\xff", bytes(MANIFEST)[:10], bytes(1 << 25)):
