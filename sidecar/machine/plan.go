@@ -57,6 +57,12 @@ func plan(dst, src handoff.Geometry) (*reshard.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: from group %s to %s: %w", handoff.ErrPlan, src.Group, dst.Group, err)
 	}
+	// A source that lacks a part is found by the plan. A destination that lacks one would be
+	// given all that it asks for, and go on without the rest.
+	if i, left, ok := dst.Model.Uncovered(dst.Shards); ok {
+		return nil, fmt.Errorf("%w: no rank of group %s holds %v of state %q: state it in the shards of some rank",
+			handoff.ErrPlan, dst.Group, left, dst.Model.States[i].Name)
+	}
 	if err := convertible(p, dst, src); err != nil {
 		return nil, err
 	}

@@ -245,6 +245,28 @@ func (b Box) Subtract(out []Box, o Box) []Box {
 	return out
 }
 
+// Uncovered finds cells of the model that none of the shards holds; ok: there are some. The
+// shards must have passed Check.
+func (m Model) Uncovered(shards []Shard) (state int32, left Box, ok bool) {
+	for i, s := range m.States {
+		open := []Box{{Span{0, s.Layers}, Span{0, s.Units}}}
+		for _, sh := range shards {
+			if int(sh.State) != i {
+				continue
+			}
+			var rest []Box
+			for _, b := range open {
+				rest = b.Subtract(rest, sh.Box)
+			}
+			open = rest
+		}
+		if len(open) > 0 {
+			return int32(i), open[0], true
+		}
+	}
+	return 0, Box{}, false
+}
+
 // Extent is the byte after the last one that s touches in its buffer. The shard
 // must have passed Check.
 func (m Model) Extent(s Shard) int64 {

@@ -261,3 +261,49 @@ func TestDigest(t *testing.T) {
 		t.Error("the model does not change the digest")
 	}
 }
+
+// TestUncovered compares with a count of cells.
+func TestUncovered(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var shards []layout.Shard
+		held := [2][4][8]bool{}
+		for range rapid.IntRange(0, 6).Draw(t, "shards") {
+			span := func(n int32, name string) layout.Span {
+				lo := rapid.Int32Range(0, n-1).Draw(t, name)
+				return layout.Span{Lo: lo, Hi: rapid.Int32Range(lo+1, n).Draw(t, name+" end")}
+			}
+			state := rapid.Int32Range(0, 1).Draw(t, "state")
+			b := layout.Box{Layers: span(4, "layer"), Units: span(8, "unit")}
+			shards = append(shards, shard(state, 0, b, 0))
+			for l := b.Layers.Lo; l < b.Layers.Hi; l++ {
+				for u := b.Units.Lo; u < b.Units.Hi; u++ {
+					held[state][l][u] = true
+				}
+			}
+		}
+		missing := 0
+		for _, s := range held {
+			for _, l := range s {
+				for _, is := range l {
+					if !is {
+						missing++
+					}
+				}
+			}
+		}
+		state, left, ok := model.Uncovered(shards)
+		if ok != (missing > 0) {
+			t.Fatalf("%d cells are held by nobody, and Uncovered says %v", missing, ok)
+		}
+		for l := left.Layers.Lo; l < left.Layers.Hi; l++ {
+			for u := left.Units.Lo; u < left.Units.Hi; u++ {
+				if held[state][l][u] {
+					t.Fatalf("layer %d unit %d of state %d is held", l, u, state)
+				}
+			}
+		}
+		if ok && left.Empty() {
+			t.Fatal("an empty box")
+		}
+	})
+}
