@@ -37,6 +37,3 @@ func (p *Pair) Pull(t testing.TB, tokens layout.Span) transfer.Ticket {
 	t.Helper()
 	return pull(t, p.Link, p.Template, p.Job(tokens))
 }
-
-// Peer describes source rank 0 anew, for another Open.
-func (p *Pair) Peer() transfer.Peer { return p.s.peer(0) }
