@@ -121,6 +121,7 @@ func TestSourceTellsTwice(t *testing.T) {
 			l.Tell(removed(104))
 			l.Tell(chain(3, 4))
 		}
+		synctest.Wait() // what it took before the last of them has failed too
 		out.set(false)
 		time.Sleep(tryAgain + time.Millisecond)
 		synctest.Wait()
