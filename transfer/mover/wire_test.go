@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -115,7 +116,8 @@ func TestFrameOfManyDescriptors(t *testing.T) {
 	defer null.Close()
 	for _, n := range []int{maxFDs, maxFDs + maxFrameFDs} {
 		a, b := conns(t)
-		go func() {
+		var writing sync.WaitGroup
+		writing.Go(func() {
 			defer a.Close()
 			for left := n; ; left -= maxFrameFDs {
 				k, fds := kindFDs, make([]int, min(left, maxFrameFDs))
@@ -129,7 +131,7 @@ func TestFrameOfManyDescriptors(t *testing.T) {
 					return
 				}
 			}
-		}()
+		})
 		r := newFrameReader(b)
 		f, err := r.next()
 		if fits := n <= maxFDs; fits != (err == nil) || fits && len(f.fds) != n || !fits && !errors.Is(err, errWire) {
@@ -138,6 +140,7 @@ func TestFrameOfManyDescriptors(t *testing.T) {
 		closeFDs(f.fds)
 		r.close()
 		b.Close()
+		writing.Wait()
 	}
 }
 
