@@ -7,8 +7,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+
+	"github.com/batonkv/baton/internal/bounded"
 )
 
 // ErrFile says that a file of a TLS section cannot be used.
@@ -84,18 +84,4 @@ func Pair(certFile, keyFile string) (tls.Certificate, error) {
 }
 
 // Read gives the bytes of a file of at most MaxFile.
-func Read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > MaxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, MaxFile)
-	}
-	return b, nil
-}
+func Read(path string) ([]byte, error) { return bounded.File(path, MaxFile) }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/batonkv/baton/internal/bounded"
 )
 
 // The settings of a checkpoint's config.json that the arithmetic hangs on, under the
@@ -75,17 +77,9 @@ func Load(dir string) (Config, error) {
 }
 
 func readSettings(dir string) (settings, error) {
-	f, err := os.Open(filepath.Join(dir, "config.json"))
+	b, err := bounded.File(filepath.Join(dir, "config.json"), maxSettings)
 	if err != nil {
 		return settings{}, fmt.Errorf("%w: model directory: %w", ErrConfig, err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
-	if err != nil {
-		return settings{}, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	if len(b) > maxSettings {
-		return settings{}, fmt.Errorf("%w: %s has more than %d bytes", ErrConfig, f.Name(), maxSettings)
 	}
 	return parseSettings(b)
 }

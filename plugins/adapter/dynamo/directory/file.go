@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"net/url"
@@ -15,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/batonkv/baton/internal/bounded"
 )
 
 // Times of the file backend: a record's file is touched while its process lives.
@@ -131,7 +132,7 @@ func (l *fileLease) Put(_ context.Context, r Record) error {
 
 // replace takes over a file of the same value, or of a process that is gone.
 func replace(tmp, name string, r Record) error {
-	old, err := read(name)
+	old, err := bounded.File(name, MaxRecord)
 	if err == nil && !bytes.Equal(old, r.Value) {
 		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < fileDead {
 			return fmt.Errorf("%w: %s: remove it if its process is gone", ErrTaken, name)
@@ -157,7 +158,7 @@ func (l *fileLease) ours(name string) bool {
 	if !put {
 		return false
 	}
-	now, err := read(name)
+	now, err := bounded.File(name, MaxRecord)
 	return err == nil && bytes.Equal(now, value)
 }
 
@@ -183,20 +184,6 @@ func (l *fileLease) End(context.Context) error {
 		errs = append(errs, l.remove(name))
 	}
 	return errors.Join(errs...)
-}
-
-// read gives a file of at most MaxRecord bytes.
-func read(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, MaxRecord+1))
-	if err == nil && len(b) > MaxRecord {
-		err = fmt.Errorf("%s has more than %d bytes", name, MaxRecord)
-	}
-	return b, err
 }
 
 // Watch implements Backend. It looks at the folder every half second.
@@ -249,7 +236,7 @@ func (f *Files) list(prefix string) (Snapshot, error) {
 		if err != nil || err2 != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) > fileDead || !strings.HasPrefix(key, prefix) {
 			continue
 		}
-		if b, err := read(filepath.Join(dir, e.Name())); err == nil {
+		if b, err := bounded.File(filepath.Join(dir, e.Name()), MaxRecord); err == nil {
 			s = append(s, Record{key, b})
 		}
 	}

@@ -6,15 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/zeebo/blake3"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/bounded"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 )
 
@@ -51,7 +50,7 @@ func ReadAssets(folder string) (*Assets, error) {
 	}
 	a := &Assets{folder: folder, files: map[string][]byte{}}
 	for _, name := range []string{configFile, tokenizerFile, formatFile, templateFile, genFile} {
-		b, err := readFile(filepath.Join(folder, name))
+		b, err := bounded.File(filepath.Join(folder, name), maxAsset)
 		switch needed := name == configFile || name == tokenizerFile; {
 		case errors.Is(err, fs.ErrNotExist) && !needed:
 			continue
@@ -77,19 +76,6 @@ func ReadAssets(folder string) (*Assets, error) {
 	a.context = max(model.Context, 0)
 	a.chats = a.files[formatFile] != nil && (a.files[templateFile] != nil || len(format.Template) > len(`""`) && string(format.Template) != "null")
 	return a, nil
-}
-
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAsset+1))
-	if err == nil && len(b) > maxAsset {
-		err = fmt.Errorf("%s: larger than %d bytes", path, maxAsset)
-	}
-	return b, err
 }
 
 // file is one asset in a card. A frontend reads it at its path or URL and compares the sum.
