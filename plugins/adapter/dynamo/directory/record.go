@@ -155,6 +155,19 @@ func NewModel(e Endpoint, id uint64, card json.RawMessage) Model {
 	return Model{Type: "Model", Namespace: e.Namespace, Component: e.Component, Endpoint: e.Name, ID: id, Card: card}
 }
 
+// Group is the Baton group that the card names, "" for none.
+func (m Model) Group() (group string) {
+	var card struct {
+		Runtime struct {
+			Data map[string]json.RawMessage `json:"runtime_data"`
+		} `json:"runtime_config"`
+	}
+	if json.Unmarshal(m.Card, &card) != nil || json.Unmarshal(card.Runtime.Data["baton_group"], &group) != nil {
+		return ""
+	}
+	return group
+}
+
 // Record is m in the directory.
 func (m Model) Record() (Record, error) {
 	e := Endpoint{m.Namespace, m.Component, m.Endpoint}

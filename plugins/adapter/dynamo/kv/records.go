@@ -60,16 +60,11 @@ func (t *Teller) cards(all directory.Snapshot) {
 		var card struct {
 			Block   int32 `json:"kv_cache_block_size"`
 			Runtime struct {
-				State directory.Endpoint         `json:"kv_state_endpoint"`
-				Data  map[string]json.RawMessage `json:"runtime_data"`
-				Start uint32                     `json:"data_parallel_start_rank"`
+				State directory.Endpoint `json:"kv_state_endpoint"`
+				Start uint32             `json:"data_parallel_start_rank"`
 			} `json:"runtime_config"`
 		}
-		if json.Unmarshal(r.Value, &m) != nil || json.Unmarshal(m.Card, &card) != nil || card.Runtime.State != t.cfg.State {
-			continue
-		}
-		var group string
-		if json.Unmarshal(card.Runtime.Data["baton_group"], &group) != nil || group != t.cfg.Group {
+		if json.Unmarshal(r.Value, &m) != nil || json.Unmarshal(m.Card, &card) != nil || card.Runtime.State != t.cfg.State || m.Group() != t.cfg.Group {
 			continue
 		}
 		if len(t.workers) < maxSources {

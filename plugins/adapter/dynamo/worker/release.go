@@ -101,12 +101,7 @@ func (w *Worker) holders(ctx context.Context, group string) (named, others []pla
 	its := map[uint64]bool{}
 	for _, r := range cards {
 		var m directory.Model
-		var card struct {
-			Runtime struct {
-				Data map[string]json.RawMessage `json:"runtime_data"`
-			} `json:"runtime_config"`
-		}
-		if json.Unmarshal(r.Value, &m) == nil && json.Unmarshal(m.Card, &card) == nil && string(card.Runtime.Data["baton_group"]) == `"`+group+`"` {
+		if json.Unmarshal(r.Value, &m) == nil && m.Group() == group {
 			its[m.ID] = true
 		}
 	}
