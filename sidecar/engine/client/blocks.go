@@ -1,11 +1,9 @@
 package client
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/batonkv/baton/proto/codec"
-	"github.com/batonkv/baton/proto/pump"
 	"github.com/batonkv/baton/sidecar/blocks"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -46,12 +44,10 @@ func (c *Client) asked(m handoff.TellBlocks) {
 func (c *Client) changed(m handoff.BlockEvents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case errors.Is(c.err, pump.ErrClosed):
-		return c.err
-	case c.err != nil:
-		return fmt.Errorf("%w: %w", pump.ErrClosed, c.err)
-	case c.telling.cache == nil:
+	if err := c.over(); err != nil {
+		return err
+	}
+	if c.telling.cache == nil {
 		return fmt.Errorf("%w: it tells of blocks, and Attach does not say TellsBlocks", handoff.ErrEngine)
 	}
 	for _, e := range m.Events {

@@ -234,6 +234,14 @@ func final(err error) bool {
 	return errs.Spoken(err) && (errors.Is(err, handoff.ErrRelaunch) || errors.Is(err, handoff.ErrEngine) || errors.Is(err, handoff.ErrModel))
 }
 
+// over says why nothing is sent any more. Caller holds mu.
+func (c *Client) over() error {
+	if c.err == nil || errors.Is(c.err, pump.ErrClosed) {
+		return c.err
+	}
+	return fmt.Errorf("%w: %w", pump.ErrClosed, c.err)
+}
+
 func (c *Client) ring() {
 	select {
 	case c.wake <- struct{}{}:
@@ -265,11 +273,8 @@ func (c *Client) Send(m handoff.FromEngine) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case errors.Is(c.err, pump.ErrClosed):
-		return c.err
-	case c.err != nil:
-		return fmt.Errorf("%w: %w", pump.ErrClosed, c.err)
+	if err := c.over(); err != nil {
+		return err
 	}
 	told, err := c.rec.sends(m, time.Now())
 	if err != nil || told {
