@@ -145,8 +145,8 @@ func TestSlow(t *testing.T) {
 			t.Fatalf("%q", m)
 		}
 	}
-	if p.Dropped() != 10 || len(slow.out) != queue {
-		t.Errorf("%d dropped, %d queued", p.Dropped(), len(slow.out))
+	if len(slow.out) != queue {
+		t.Errorf("%d queued", len(slow.out))
 	}
 	for range queue {
 		slow.held.Add(-int64(len(<-slow.out)))
