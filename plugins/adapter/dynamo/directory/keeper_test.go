@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/batonkv/baton/cmd/dev/servers"
 	"github.com/batonkv/baton/discovery/etcd"
 )
@@ -207,12 +209,15 @@ func TestLeavesOthers(t *testing.T) {
 func TestOrder(t *testing.T) {
 	e := openEtcd(t, shared.Endpoint(), 5*time.Second)
 	k, ctx := keep(t, e), ctxOf(t)
-	all := records(t, "order", 3)
-	k.Set(all)
+	before, err := e.client.Get(ctx, Instances+"order/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := e.client.Watch(ctx, Instances+"order/", clientv3.WithPrefix(), clientv3.WithRev(before.Header.Revision+1))
+	k.Set(records(t, "order", 3))
 	if err := k.Settled(ctx); err != nil {
 		t.Fatal(err)
 	}
-	watch := e.client.Watch(ctx, Instances+"order/", clientWithPrefix, clientFromFirst)
 	k.Close(ctx)
 	var seen []string
 	for resp := range watch {
