@@ -46,7 +46,8 @@ frontends fetch the files there, else they look for the same folder.
 FILE has the keys of the sidecar's adapter dynamo: namespace, etcd or folder, listen. Its
 component is where hand-offs that nobody imports are released.
 
-While the engine does not listen on its socket, Dynamo's clients do not find the worker.
+While the engine does not listen on its socket, does not answer or takes no request, as while
+baton drain has its group drain, Dynamo's clients do not find the worker.
 
 A signal ends it in Dynamo's order: its records go, calls of clients that have not heard of
 it are served for --grace, what runs ends by itself within --drain-timeout.`,
@@ -140,9 +141,7 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
-	attend(ctx, look.C, looker(front.New(f.front).Role, f.role), w.Offer)
+	w.Attend(ctx, looker(front.New(f.front).Tell, f.role))
 	slog.Info("ends: no new calls are taken after the grace period", "grace", f.grace)
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), f.grace+f.drain)
 	defer stop()
@@ -150,53 +149,28 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	return nil
 }
 
-// looker says why an engine that tells its role cannot serve a worker of role want, nil if it
+// looker says why an engine that tells of itself cannot serve a worker of role want, nil if it
 // can. One that does not tell, or not at this moment, has the role that it told last.
-func looker(ask func(context.Context) (string, error), want string) func(context.Context) error {
+func looker(ask func(context.Context) (front.Told, error), want string) worker.Look {
 	last := ""
 	return func(ctx context.Context) error {
-		role, err := ask(ctx)
+		t, err := ask(ctx)
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err = refused(err); errors.Is(err, handoff.ErrNotReady) {
 			return err
 		}
 		if err == nil {
-			last = role
+			last = t.Role
 		}
 		if last != "" && last != want && last != string(discovery.Both) {
 			return fmt.Errorf("%w: the engine at --front has role %s, this worker has --role %s: give it the other engine's socket, or another role", handoff.ErrRole, last, want)
 		}
+		if t.Closed != nil {
+			return fmt.Errorf("%w: %w", handoff.ErrDraining, t.Closed)
+		}
 		return nil
-	}
-}
-
-// attend offers a worker while its engine is there and has its role, which it looks at at once
-// and with every tick, until ctx ends.
-func attend(ctx context.Context, tick <-chan time.Time, look func(context.Context) error, offer func(bool)) {
-	there, wrong := false, false
-	for first := true; ; first = false {
-		if !first {
-			select {
-			case <-tick:
-			case <-ctx.Done():
-				return
-			}
-		}
-		ask, cancel := context.WithTimeout(ctx, time.Second)
-		err := look(ask)
-		cancel()
-		if ctx.Err() != nil || !first && there == (err == nil) && wrong == errors.Is(err, handoff.ErrRole) {
-			continue
-		}
-		there, wrong = err == nil, errors.Is(err, handoff.ErrRole)
-		switch {
-		case wrong:
-			slog.Error("the engine has the other role: the worker is offered to nobody until it has this one", "err", err)
-		case !there:
-			slog.Warn("the engine is away: the worker is offered to nobody until it is there", "err", err)
-		case !first:
-			slog.Info("the engine is there: the worker is offered")
-		}
-		offer(there)
 	}
 }
 

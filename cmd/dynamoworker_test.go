@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,33 +20,12 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
-// TestAttend: a worker is offered while its engine is there; only changes are told.
-func TestAttend(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	away := errors.New("away")
-	looks := []error{nil, away, away, nil, nil, away, handoff.ErrRole}
-	tick := make(chan time.Time, len(looks))
-	for range looks[1:] { // the first look is at once
-		tick <- time.Time{}
-	}
-	var offers []bool
-	var n int
-	attend(ctx, tick, func(context.Context) error { n++; return looks[n-1] }, func(on bool) {
-		if offers = append(offers, on); n == len(looks) {
-			cancel()
-		}
-	})
-	if !slices.Equal(offers, []bool{true, false, true, false, false}) {
-		t.Error(offers)
-	}
-}
-
 // TestOtherRole: a worker is not offered for an engine that tells the other role, whatever
 // came before; one that does not tell keeps what it told.
 func TestOtherRole(t *testing.T) {
 	var role string
 	var err error
-	look := looker(func(context.Context) (string, error) { return role, err }, "prefill")
+	look := looker(func(context.Context) (front.Told, error) { return front.Told{Role: role}, err }, "prefill")
 	for i, c := range []struct {
 		role string
 		err  error
@@ -59,6 +37,34 @@ func TestOtherRole(t *testing.T) {
 		if role, err = c.role, c.err; !errors.Is(look(t.Context()), c.want) {
 			t.Errorf("%d: %v, want %v", i, look(t.Context()), c.want)
 		}
+	}
+}
+
+// TestSilent: an engine that takes connections and says nothing does not answer.
+func TestSilent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "front.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := looker(front.New(path).Tell, "decode")(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+// TestDrains: an engine that tells of an error with which requests end takes none, whichever
+// it is.
+func TestDrains(t *testing.T) {
+	told := front.Told{Role: "decode", Closed: errors.New("some name of its own")}
+	look := looker(func(context.Context) (front.Told, error) { return told, nil }, "decode")
+	if err := look(t.Context()); !errors.Is(err, handoff.ErrDraining) {
+		t.Error(err)
+	}
+	if told.Closed = nil; look(t.Context()) != nil {
+		t.Error("it takes requests")
 	}
 }
 

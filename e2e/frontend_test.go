@@ -89,7 +89,7 @@ func (d *deployment) front(python, mode string) *fronted {
 		return err == nil && strings.Contains(string(b), `"id":"tiny"`)
 	})
 	// It serves before its routers know all workers.
-	eventually(t, "the frontend knows both workers", func() bool {
+	eventually(t, "the frontend knows all workers", func() bool {
 		status, _ := f.answer("completions", ask{Prompt: "warm", Max: 2})
 		return status == http.StatusOK && slices.Min(f.handoffs()) > 0
 	})

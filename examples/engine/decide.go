@@ -59,7 +59,9 @@ func (r *Rank) decide(d handoff.Decision) error {
 		r.forgot()
 		return nil
 	case handoff.Lifecycle:
-		return r.send(handoff.LifecycleAck{N: d.N, Err: r.life.Do(d)})
+		err := r.life.Do(d)
+		r.shut.Store(r.life.Intake() != nil)
+		return r.send(handoff.LifecycleAck{N: d.N, Err: err})
 	}
 	return fmt.Errorf("%w: decision %d is of kind %d", ErrDiverged, d.N, d.Kind)
 }

@@ -120,7 +120,7 @@ func TestRoles(t *testing.T) {
 		cfg := config(m, string(role), 1)
 		cfg.Role = role
 		r := launch(t, w, cfg)[0]
-		if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Reason != string(role) {
+		if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Reason != string(role) || res.Closed != "" {
 			t.Errorf("%s tells %+v %v", role, res, err)
 		}
 		for _, req := range refused[role] {

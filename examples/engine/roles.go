@@ -73,5 +73,6 @@ func (r *Rank) turn(t turnOp) error {
 	r.session, r.applied, r.unpinned, r.away, r.down, r.news = nil, 0, nil, "", "", nil
 	err := r.life.Close()
 	r.life = life.Life{Dir: r.cfg.Profiles, Forget: r.pool.Forget}
+	r.shut.Store(false)
 	return errors.Join(ErrSwitched, err)
 }

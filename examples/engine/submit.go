@@ -9,6 +9,8 @@ import (
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/paged"
 	"github.com/batonkv/baton/examples/engine/sample"
+	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // Submit takes a caller's request on rank 0. Its events end with a Result or an Err;
@@ -22,7 +24,7 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 	}
 	if req.Mode == front.Tell {
 		told := make(chan front.Event, 1)
-		told <- front.Event{Result: &front.Result{Reason: string(r.Role())}}
+		told <- front.Event{Result: &front.Result{Reason: string(r.Role()), Closed: r.closed()}}
 		return told, nil
 	}
 	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
@@ -51,6 +53,14 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 		}
 	})
 	return t.events, nil
+}
+
+// closed names the error of new requests, "" while they are taken.
+func (r *Rank) closed() string {
+	if r.shut.Load() {
+		return errs.Name(handoff.ErrDraining)
+	}
+	return ""
 }
 
 // fits refuses what can never fit the pool, before anything is computed or imported.

@@ -97,11 +97,15 @@ type never struct{ error }
 
 func (e *never) Unwrap() []error { return []error{ErrFailed, ErrRequest, e.error} }
 
-// Role asks which side of a hand-off the engine takes: prefill, decode or both. It waits for
-// no step. ErrRequest: the front does not tell.
-func (c *Client) Role(ctx context.Context) (string, error) {
+// Tell asks which side of a hand-off the engine takes, and whether it takes requests. It
+// waits for no step. ErrRequest: the front does not tell.
+func (c *Client) Tell(ctx context.Context) (Told, error) {
 	r, err := c.Generate(ctx, Request{Mode: Tell}, nil)
-	return r.Reason, err
+	t := Told{Role: r.Reason}
+	if err == nil && r.Closed != "" {
+		t.Closed = errs.FromName(r.Closed, "the engine takes no new request")
+	}
+	return t, err
 }
 
 // decode takes one line of the engine.

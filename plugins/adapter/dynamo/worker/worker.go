@@ -70,7 +70,7 @@ type Config struct {
 // Worker serves until Close.
 type Worker struct {
 	cfg     Config
-	engine  Engine
+	engine  *watched
 	id      uint64
 	server  *plane.Server
 	client  *plane.Client
@@ -87,7 +87,7 @@ type Worker struct {
 
 // Start serves. Nobody finds the worker before Offer.
 func Start(cfg Config, e Engine) (*Worker, error) {
-	w := &Worker{cfg: cfg, engine: e, id: dynamo.NewID(), releases: make(chan struct{}, maxReleases)}
+	w := &Worker{cfg: cfg, engine: watch(e), id: dynamo.NewID(), releases: make(chan struct{}, maxReleases)}
 	w.meter = newMeter(w.endpoint(), w.id)
 	server, addr, err := cfg.Dynamo.Serve(cfg.Log)
 	if err != nil {
