@@ -23,7 +23,7 @@ Age is that of the figures: a link that hand-offs use is not measured meanwhile.
 are measured; a local mover (baton mover) that stands still shows in hand-offs, not here.
 
 Exit code 0: all is well. 1: a link is degraded or broken, or was not measured in time, or a
-sidecar does not answer.`
+sidecar does not answer and is in discovery still.`
 
 func newDoctorCmd() *cobra.Command {
 	var c connection

@@ -335,6 +335,16 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// TestControlOfSidecar: a sidecar's file is called one, once, and a typo in it still has its line.
+func TestControlOfSidecar(t *testing.T) {
+	c := DefaultControl()
+	err := Decode([]byte(whole+"adapters: [{name: a}]\nclutser: x\n"), &c)
+	if err == nil || strings.Count(err.Error(), "a sidecar's file") != 1 || !strings.Contains(err.Error(), "which has pool, rank, role: want") ||
+		strings.Count(err.Error(), "unknown key") != 1 || !strings.Contains(err.Error(), `unknown key "clutser": did you mean "cluster"?`) {
+		t.Error(err)
+	}
+}
+
 func TestAdapters(t *testing.T) {
 	c, err := load(t, whole+`
 adapters:

@@ -112,9 +112,28 @@ func Decode(b []byte, c Keys) error {
 	}
 	if s, ok := c.(*Sidecar); ok {
 		d.speakers, d.names = &s.Adapters, append(d.names, adapters)
+	} else {
+		d.alien = ofSidecars()
 	}
 	d.mapping(doc.Content[0], "")
+	if len(d.strangers) > 0 {
+		d.errs = append([]error{fmt.Errorf("%w: this is a sidecar's file, which has %s: want a control plane's, with cluster, "+
+			"etcd or addr, and in tls a certificate that baton certs leaf --control NAME makes", ErrConfig, strings.Join(d.strangers[:min(len(d.strangers), 3)], ", "))}, d.errs...)
+	}
 	return errors.Join(d.errs...)
+}
+
+// ofSidecars are the keys and sections at the top of a sidecar's file.
+func ofSidecars() map[string]bool {
+	keys, sections := fields(&Sidecar{})
+	top := map[string]bool{adapters: true}
+	for _, k := range keys {
+		top[k.name] = !strings.Contains(k.name, ".")
+	}
+	for _, s := range sections {
+		top[s] = !strings.Contains(s, ".")
+	}
+	return top
 }
 
 type decoder struct {
@@ -124,6 +143,9 @@ type decoder struct {
 	speakers *[]Adapter     // nil: it has none
 	seen     map[string]int // line of each key
 	errs     []error
+
+	alien     map[string]bool // keys of the other kind of configuration
+	strangers []string        // those of them that were met
 }
 
 func (d *decoder) fault(n *yaml.Node, format string, args ...any) {
@@ -161,6 +183,8 @@ func (d *decoder) mapping(n *yaml.Node, prefix string) {
 			d.mapping(value, name+".")
 		case d.keys[name] != nil:
 			d.value(value, d.keys[name])
+		case d.alien[name]:
+			d.strangers = append(d.strangers, name)
 		default:
 			d.unknown(key, name)
 		}

@@ -71,10 +71,10 @@ func (r Report) wrong(l handoff.Link) bool {
 	return false
 }
 
-// silent counts the sidecars that did not answer.
+// silent counts the sidecars that did not answer and are there still.
 func (r Report) silent() (n int) {
 	for _, a := range r.Asked {
-		if a.Err != nil {
+		if a.Err != nil && !a.Gone {
 			n++
 		}
 	}
@@ -153,7 +153,7 @@ func (r Report) findings(b *strings.Builder) {
 		head = ""
 	}
 	for _, a := range r.Asked {
-		if a.Err != nil {
+		if a.Err != nil && !a.Gone {
 			fmt.Fprintf(b, "%s  %s/%d at %s does not answer: %s\n", head, a.Record.Group, a.Record.Rank, clean(a.Record.Addr), clean(a.Err.Error()))
 			head = ""
 		}
@@ -190,6 +190,11 @@ func (r Report) summary(b *strings.Builder) {
 			}
 		}
 		fmt.Fprintf(b, "%s: %s\n", count(len(ls), "link"), strings.Join(parts, ", "))
+	}
+	for _, a := range r.Asked {
+		if a.Gone {
+			fmt.Fprintf(b, "%s/%d at %s did not answer and has left discovery meanwhile: it is gone\n", a.Record.Group, a.Record.Rank, clean(a.Record.Addr))
+		}
 	}
 	if more > 0 {
 		fmt.Fprintf(b, "%s were left out: ask fewer groups\n", count(more, "link"))
@@ -284,6 +289,7 @@ type silent struct {
 	Addr  string `json:"addr"`
 	Error string `json:"error"`
 	Why   string `json:"why"`
+	Gone  bool   `json:"gone"` // it has left discovery since, and is no fault
 }
 
 // JSON writes one object.
@@ -300,7 +306,7 @@ func (r Report) JSON(out io.Writer) error {
 	}
 	for _, a := range r.Asked {
 		if a.Err != nil {
-			page.Silent = append(page.Silent, silent{fmt.Sprintf("%s/%d", a.Record.Group, a.Record.Rank), a.Record.Addr, errs.Name(a.Err), a.Err.Error()})
+			page.Silent = append(page.Silent, silent{fmt.Sprintf("%s/%d", a.Record.Group, a.Record.Rank), a.Record.Addr, errs.Name(a.Err), a.Err.Error(), a.Gone})
 		}
 	}
 	e := json.NewEncoder(out)

@@ -95,6 +95,15 @@ func TestSilentAlone(t *testing.T) {
 	}
 }
 
+// TestGone: who did not answer and is not there any more is said to be gone, and is no fault.
+func TestGone(t *testing.T) {
+	r := ask(link("d", "p", tcp, choice.Measured{Rate: 1e9}, choice.Finding{Verdict: choice.Good}))
+	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "e", Rank: 1, Addr: "h:1"}, Err: handoff.ErrPeer, Gone: true})
+	if got := text(t, r); r.Verdict() != nil || !strings.Contains(got, "e/1 at h:1 did not answer and has left discovery meanwhile: it is gone\n") || strings.Contains(got, "wrong") {
+		t.Errorf("%v\n%s", r.Verdict(), got)
+	}
+}
+
 // TestUnanswered: a link that was to be measured and was not is not well, and says how old
 // its figures are; who asked for no measurement is told what is known.
 func TestUnanswered(t *testing.T) {

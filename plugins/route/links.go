@@ -16,6 +16,7 @@ type Asked struct {
 	Record discovery.Record
 	Links  control.Links
 	Err    error
+	Gone   bool // it did not answer, and has left discovery since
 }
 
 // atOnce bounds the hosts whose sidecars are asked at the same time.
@@ -57,6 +58,11 @@ func (r *Router) Links(ctx context.Context, q control.LinksQuery, groups []strin
 		})
 	}
 	work.Wait()
+	if s, err = r.view.first(ctx); err == nil {
+		for i := range out {
+			out[i].Gone = out[i].Err != nil && !s.shows(out[i].Record)
+		}
+	}
 	return out, ctx.Err()
 }
 

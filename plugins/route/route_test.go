@@ -124,6 +124,29 @@ func TestConnectionsGoWithTheirRecords(t *testing.T) {
 	}
 }
 
+// TestLinksOfOneThatGoes: a sidecar that does not answer and leaves discovery meanwhile is gone;
+// one that stays there is silent.
+func TestLinksOfOneThatGoes(t *testing.T) {
+	var goes discovery.Registration
+	var w *world
+	w = newWorld(t, func(c *Config) {
+		c.TLS = func(r discovery.Record) *tls.Config {
+			if r.Group == "g" {
+				goes.Close(bounded(t))
+				w.shows(1)
+			}
+			return w.own
+		}
+	})
+	goes = w.register("g", 0, "127.0.0.1:1", 1)
+	w.register("s", 0, "127.0.0.1:1", 2)
+	w.shows(2)
+	got, err := w.router.Links(bounded(t), control.LinksQuery{}, nil)
+	if err != nil || len(got) != 2 || got[0].Err == nil || !got[0].Gone || got[1].Err == nil || got[1].Gone {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestUnusedConnectionsAreBounded(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Connections = 2 })
 	names := []string{"g1", "g2", "g3", "g4"}

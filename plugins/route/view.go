@@ -67,6 +67,13 @@ func (s *snapshot) leader(group string) (discovery.Record, error) {
 	return discovery.Record{}, unknown(group, s)
 }
 
+// shows reports whether the process of a record is in view.
+func (s *snapshot) shows(rec discovery.Record) bool {
+	return slices.ContainsFunc(s.records, func(r discovery.Record) bool {
+		return r.Pool == rec.Pool && r.Name() == rec.Name() && r.Incarnation == rec.Incarnation
+	})
+}
+
 // nearest is a name that differs from group by a part before or after.
 func (s *snapshot) nearest(group string) string {
 	for _, g := range s.groups {

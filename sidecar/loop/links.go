@@ -25,8 +25,9 @@ const (
 // Links tells how this rank reads from ranks of other groups, those that discovery shows
 // and that it has not met included.
 func (v Service) Links(ctx context.Context, q control.LinksQuery) (control.Links, error) {
+	var met []handoff.Member
 	if q.Meet {
-		if _, err := v.wait(ctx, meetTime, v.s.meetAll); err != nil {
+		if _, err := v.wait(ctx, meetTime, func(end func()) int { met = v.s.meetAll(end); return len(met) }); err != nil {
 			return control.Links{}, err
 		}
 	}
@@ -38,7 +39,7 @@ func (v Service) Links(ctx context.Context, q control.LinksQuery) (control.Links
 		}
 	}
 	l := control.Links{Self: v.s.cfg.Machine.Self, Offers: v.s.cfg.End.Offers}
-	err := v.ask(ctx, func() { l.Links = v.s.allLinks(late) })
+	err := v.ask(ctx, func() { l.Links = v.s.allLinks(late, met) })
 	if n := len(l.Links); n > control.MaxLinks {
 		l.Links, l.More = l.Links[:control.MaxLinks], int32(n-control.MaxLinks)
 	}
@@ -79,17 +80,15 @@ func (s *Sidecar) probeAll(end func()) (n int) {
 	return n
 }
 
-// meetAll opens sessions to ranks that this one may read from.
-func (s *Sidecar) meetAll(end func()) (n int) {
-	for _, p := range s.strangers() {
-		if n == maxMeet {
-			break
-		}
-		n++
+// meetAll opens sessions to ranks that this one may read from, which it returns.
+func (s *Sidecar) meetAll(end func()) []handoff.Member {
+	ps := s.strangers()
+	ps = ps[:min(len(ps), maxMeet)]
+	for _, p := range ps {
 		s.meeting[p] = append(s.meeting[p], end)
 		s.step(machine.Meet{Peer: p})
 	}
-	return n
+	return ps
 }
 
 // met ends the wait for a session to p: it stands, or err says why it does not.
@@ -123,6 +122,11 @@ func (s *Sidecar) seesNow(rs []discovery.Record) {
 	for _, r := range rs {
 		s.roles[handoff.Incarnation(r.Incarnation)] = r.Role
 	}
+	for p := range s.meeting {
+		if _, there := s.roles[p.Incarnation]; !there {
+			s.met(p, errNoSession) // whoever waits is told that it is gone
+		}
+	}
 	for p := range s.unmet {
 		if _, there := s.roles[p.Incarnation]; !there {
 			delete(s.unmet, p)
@@ -131,9 +135,16 @@ func (s *Sidecar) seesNow(rs []discovery.Record) {
 	s.showLinks()
 }
 
-// allLinks are those of pairs, and what is known of strangers; late: somebody waited for
-// probes, and those that still run are no answer.
-func (s *Sidecar) allLinks(late bool) (out []handoff.Link) {
+// allLinks are those of pairs, and what is known of strangers and of those that were to be met
+// and have left discovery since; late: somebody waited for probes, and those that still run are
+// no answer.
+func (s *Sidecar) allLinks(late bool, met []handoff.Member) (out []handoff.Link) {
+	for _, p := range met {
+		if _, there := s.roles[p.Incarnation]; !there && s.pairs[p] == nil {
+			out = append(out, handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: choice.Finding{Verdict: choice.Unmeasured,
+				Cause: "it has left discovery while the two were to meet: it is gone", Fix: "nothing, if it was stopped; else look why its sidecar ended"}})
+		}
+	}
 	for _, p := range s.sortedPairs() {
 		if !s.reads(p) {
 			continue

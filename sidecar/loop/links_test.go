@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/events"
@@ -190,7 +191,7 @@ func TestUnanswered(t *testing.T) {
 	check(t, d.Service().ask(t.Context(), func() {
 		a, b := d.pairs[r.sides["p/0"].self], d.pairs[r.sides["p/1"].self]
 		a.running, a.failed, b.running, b.failed = true, drive.ErrLate, true, nil
-		asked, known = d.allLinks(true), d.allLinks(false)
+		asked, known = d.allLinks(true, nil), d.allLinks(false, nil)
 		a.running, b.running = false, false
 	}))
 	for i, want := range []choice.Verdict{choice.Broken, choice.Unmeasured} {
@@ -281,6 +282,35 @@ func TestLinkWithoutSession(t *testing.T) {
 	if !found {
 		t.Error("it is not listed")
 	}
+}
+
+// TestGoneWhileMeeting: whoever waits for a session to a rank that leaves discovery waits no
+// more, and is told that it is gone; others are not.
+func TestGoneWhileMeeting(t *testing.T) {
+	r := newRig(t)
+	d := r.side("d", 0, nil, nil)
+	gone, ended := handoff.Member{Group: "p", Incarnation: 7}, 0
+	view := []discovery.Record{{Group: "p", Incarnation: 7, Role: discovery.Prefill}}
+	check(t, d.Service().ask(t.Context(), func() {
+		own := d.view
+		d.seesNow(append(view, own...))
+		d.meeting[gone] = append(d.meeting[gone], func() { ended++ })
+		d.seesNow(append(view, own...))
+		if ended != 0 {
+			t.Error("one that is there is called gone")
+		}
+		d.seesNow(own)
+		if ended != 1 || len(d.meeting) != 0 || len(d.unmet) != 0 {
+			t.Errorf("%d waits ended, left %v, %v", ended, d.meeting, d.unmet)
+		}
+		met := []handoff.Member{gone}
+		if l := d.allLinks(false, met); len(l) != 1 || l[0].Peer != gone || !strings.Contains(l[0].Finding.Cause, "it is gone") {
+			t.Errorf("%+v", l)
+		}
+		if l := d.allLinks(false, nil); len(l) != 0 {
+			t.Errorf("nobody asked for %+v", l)
+		}
+	}))
 }
 
 // TestLongCause: what a wire mover said at its end is longer than a message may be, and no
