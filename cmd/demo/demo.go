@@ -95,6 +95,7 @@ type row struct {
 	label       string
 	answers     []answer
 	blockTokens int32
+	backend     string // what moved it
 }
 
 // demo is one run's state.
@@ -248,6 +249,7 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 	if err != nil {
 		return r, err
 	}
+	r.backend = backend(ctx, r)
 	return r, d.compute(ctx, i, r)
 }
 

@@ -1,12 +1,17 @@
 package demo
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/planview"
 )
 
@@ -53,12 +58,39 @@ func (d *demo) printRow(r row) {
 	}
 	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), fmt.Sprint(tokens),
 		planview.Size(bytes), fmt.Sprintf("%d bl.", first.Cached/r.blockTokens), ms(p.Open), ms(p.Reserve), ms(p.Move), ms(p.Check),
-		ms(p.Done), ms(p.Admit), rate, d.opt.Dev.Backend, verdict)
+		ms(p.Done), ms(p.Admit), rate, r.backend, verdict)
 }
 
 func (d *demo) printAborted(r row) {
-	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", d.opt.Dev.Backend,
+	d.printColumns(by(r), r.label, r.prompt.name, fmt.Sprint(len(r.prompt.tokens)), "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-",
 		fmt.Sprintf("aborted; %s still held it, and was told to give it back", r.src.Name))
+}
+
+// backend is what the group of a row reads from its source by, as its leader tells.
+func backend(ctx context.Context, r row) string {
+	l, err := r.dst.Leader.Links(ctx, control.LinksQuery{})
+	if err != nil {
+		return "-" // of a sidecar that was just killed
+	}
+	return transports(l.Links, r.src.Name)
+}
+
+// transports are those of the links from a group, each once.
+func transports(links []handoff.Link, from string) string {
+	var names []string
+	for _, l := range links {
+		t := l.Choice.Transport
+		if l.Choice.Way == choice.Plain {
+			t += "-plain" // as --disagg-kv-transport-backend has it
+		}
+		if l.Peer.Group == from && t != "" && !slices.Contains(names, t) {
+			names = append(names, t)
+		}
+	}
+	if len(names) == 0 {
+		return "-"
+	}
+	return strings.Join(names, "+")
 }
 
 func by(r row) string { return "plugin → " + r.dst.Name }
