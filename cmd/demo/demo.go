@@ -44,6 +44,9 @@ const (
 	maxDeadline = 10 * time.Minute
 )
 
+// quiet is how long a step may take before it is said to be under way.
+const quiet = time.Second
+
 // ErrOptions is a fault of Options; its text names the flag.
 var ErrOptions = errors.New("demo")
 
@@ -250,7 +253,13 @@ func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan 
 		return r, err
 	}
 	r.backend = backend(ctx, r)
+	defer d.slow("%s: one engine answers its %d tokens too, to compare", r.label, len(p.tokens))()
 	return r, d.compute(ctx, i, r)
+}
+
+// slow has what takes longer than most said, unless the returned function is called before.
+func (d *demo) slow(format string, args ...any) func() bool {
+	return time.AfterFunc(quiet, func() { d.opt.Dev.Progress(fmt.Sprintf(format, args...)) }).Stop
 }
 
 // handOver takes one prompt through prefill, hand-off and decode within the deadline.
@@ -264,6 +273,7 @@ func (d *demo) handOver(ctx context.Context, i int, name string, p prompt, watch
 	}()
 	src, dst := d.prefill[i%len(d.prefill)], d.decode[i%len(d.decode)]
 	r = row{prompt: p, src: src, dst: dst, label: name, blockTokens: d.opt.Dev.BlockTokens}
+	defer d.slow("%s: %s computes its prompt of %d tokens", name, src.Name, len(p.tokens))()
 	if d.opt.Parts {
 		return d.inParts(ctx, i, r, watchFailed)
 	}
