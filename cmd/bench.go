@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -21,8 +22,12 @@ func newBenchCmd() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure Baton beside its baselines, in one run",
 		Long: `Measure Baton beside its baselines: the two take turns in one run, and the ratio of
-each pair is what counts. Rows: ` + rowNames() + `.`,
+each pair is what counts. Rows: ` + rowNames() + `.
+
+Exit code 0: it was measured, whether targets were met or not, since they depend on the
+machine. With --strict, 1: a row missed its target.`,
 		Example: `  baton bench
+  baton bench --row plan --strict
   baton bench --row shm --rounds 31 -o json > shm.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -58,11 +63,13 @@ each pair is what counts. Rows: ` + rowNames() + `.`,
 type measuring struct {
 	output string
 	rounds int
+	strict bool
 }
 
 func (m *measuring) flags(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&m.rounds, "rounds", 21, "pairs of each row")
 	cmd.Flags().StringVarP(&m.output, "output", "o", "text", "text, markdown, or json with every sample")
+	cmd.Flags().BoolVar(&m.strict, "strict", false, "fail, with exit code 1, when a row misses its target")
 }
 
 func (m *measuring) check() error {
@@ -75,19 +82,22 @@ func (m *measuring) check() error {
 	return nil
 }
 
-// show prints what was measured.
-func (m *measuring) show(cmd *cobra.Command, r bench.Report) error {
+// show prints what was measured. With --strict a target that was missed is an error.
+func (m *measuring) show(cmd *cobra.Command, r bench.Report) (err error) {
 	switch m.output {
 	case "text":
 		r.Print(cmd.OutOrStdout())
-		return nil
 	case "markdown":
 		r.Markdown(cmd.OutOrStdout())
-		return nil
+	default:
+		e := json.NewEncoder(cmd.OutOrStdout())
+		e.SetIndent("", " ")
+		err = e.Encode(r)
 	}
-	e := json.NewEncoder(cmd.OutOrStdout())
-	e.SetIndent("", " ")
-	return e.Encode(r)
+	if m.strict {
+		err = errors.Join(err, r.Missed())
+	}
+	return err
 }
 
 // checkRow wants a pattern that some row matches.

@@ -59,16 +59,17 @@ func TestCertsUsage(t *testing.T) {
 		t.Fatal(errs)
 	}
 	for want, args := range map[string]string{
-		"--dir is missing":                 "ca",
-		"--rank is missing":                "leaf --dir " + dir + " --cluster c --tenant t --group g",
-		"group \"G\"":                      "leaf --dir " + dir + " --cluster c --tenant t --group G --rank 0",
-		"--life -5h0m0s: want more than 0": "leaf --dir " + dir + " --admin b --life -5h",
-		"the CA itself ends at":            "leaf --dir " + dir + " --admin b --life 999999h",
-		`host name "-a..b"`:                "leaf --dir " + dir + " --admin b --dns localhost,-a..b",
-		"--control and --group":            "leaf --dir " + dir + " --control a --group b",
-		"both given":                       "leaf --dir " + dir + " --control a --admin b",
-		"no FILE is given":                 "show",
-		`did you mean "--tenant"?`:         "leaf --tennant x",
+		"--dir is missing":                       "ca",
+		"--rank is missing":                      "leaf --dir " + dir + " --cluster c --tenant t --group g",
+		"group \"G\"":                            "leaf --dir " + dir + " --cluster c --tenant t --group G --rank 0",
+		"--life -5h0m0s: want more than 0":       "leaf --dir " + dir + " --admin b --life -5h",
+		"the CA itself ends at":                  "leaf --dir " + dir + " --admin b --life 999999h",
+		`host name "10.0.0.7": ends in a number`: "leaf --dir " + dir + " --admin b --dns 10.0.0.7",
+		`host name "-a..b"`:                      "leaf --dir " + dir + " --admin b --dns localhost,-a..b",
+		"--control and --group":                  "leaf --dir " + dir + " --control a --group b",
+		"both given":                             "leaf --dir " + dir + " --control a --admin b",
+		"no FILE is given":                       "show",
+		`did you mean "--tenant"?`:               "leaf --tennant x",
 	} {
 		code, _, errs := runBaton(append([]string{"certs"}, strings.Fields(args)...)...)
 		if code != 2 || !strings.Contains(errs, want) {

@@ -6,6 +6,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -103,6 +104,23 @@ func Run(ctx context.Context, only string, o Options) (Report, error) {
 		return rep, fmt.Errorf("bench: no row matches %q: rows are %s", only, strings.Join(names, ", "))
 	}
 	return rep, nil
+}
+
+// ErrMissed says that a row missed its target.
+var ErrMissed = errors.New("bench: a target was missed")
+
+// Missed is nil, or ErrMissed with the names of the rows that missed their targets.
+func (r Report) Missed() error {
+	var rows []string
+	for _, x := range r.Rows {
+		if x.Target != "" && !x.Met {
+			rows = append(rows, fmt.Sprintf("%s is %s %s, want %s", x.Name, figure(x.Value), x.Unit, x.Target))
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrMissed, strings.Join(rows, "; "))
 }
 
 // Print writes the report for people.

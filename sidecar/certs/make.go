@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -78,6 +79,9 @@ func (ca *CA) Leaf(c LeafConfig) (*Pair, error) {
 	for _, host := range c.DNS {
 		if len(host) > 253 || !hostName.MatchString(host) {
 			return nil, fmt.Errorf("%w: host name %q: want labels of a-z, 0-9 and - with dots between, the first may be *", ErrIdentity, host)
+		}
+		if last := host[strings.LastIndexByte(host, '.')+1:]; strings.Trim(last, "0123456789") == "" {
+			return nil, fmt.Errorf("%w: host name %q: ends in a number, as addresses do, which no client compares with names: give it as one", ErrIdentity, host)
 		}
 	}
 	end, err := ca.end(c)
