@@ -1,8 +1,8 @@
 package load
 
 import (
+	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 
@@ -34,7 +34,8 @@ func newState(cfg Config) (*state, error) {
 	for i := range s.bufs {
 		b := &s.bufs[i]
 		fill(b.mem, poison)
-		if err := b.store(span{hi: int64(len(b.mem))}); err != nil {
+		b.touch(span{hi: int64(len(b.mem))})
+		if err := b.store(); err != nil {
 			s.close()
 			return nil, fmt.Errorf("load: %w", err)
 		}
@@ -113,10 +114,6 @@ func (s *state) row(sh *layout.Shard, item, row int32, c uint64, layers layout.S
 // unit is one unit of a row, from the byte off on; its pattern starts from x.
 func (s *state) unit(sh *layout.Shard, off int64, x uint64, f visit) (on bool) {
 	b, n, elems := &s.bufs[sh.View.Buffer], sh.DType.Size(), int64(s.model.States[sh.State].Elems)
-	all := span{off, off + (elems-1)*sh.View.Elem + n}
-	if s.err = errors.Join(s.err, b.fetch(all)); s.err != nil {
-		return false
-	}
 	on = true
 	for e := int64(0); on && e < elems; e++ {
 		x = x*0x5851f42d4c957f2d + 0x14057b7ef767814f
@@ -124,9 +121,23 @@ func (s *state) unit(sh *layout.Shard, off int64, x uint64, f visit) (on bool) {
 		on = f.do(sh, b.mem[at:at+n:at+n], x>>(64-8*n))
 	}
 	if f.writes {
-		s.err = b.store(all)
+		b.touch(span{off, off + (elems-1)*sh.View.Elem + n})
 	}
-	return on && s.err == nil
+	return on
+}
+
+// synced does f on what a GPU has, which then has what f wrote.
+func (s *state) synced(f func()) error {
+	for i := range s.bufs {
+		if s.err = cmp.Or(s.err, s.bufs[i].fetch()); s.err != nil {
+			return s.err
+		}
+	}
+	f()
+	for i := range s.bufs {
+		s.err = cmp.Or(s.err, s.bufs[i].store())
+	}
+	return s.err
 }
 
 func get(b []byte) uint64 {
@@ -147,13 +158,13 @@ func put(b []byte, v uint64) {
 // write fills rows in these layers, and the slot with the state at the chain's end. An error
 // is the GPU's.
 func (s *state) write(at items, chain []uint64, rows, layers layout.Span) error {
-	s.each(at, chain, rows, layers, at.slot >= 0, visit{func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true }, true})
-	return s.err
+	fill := visit{func(_ *layout.Shard, b []byte, want uint64) bool { put(b, want); return true }, true}
+	return s.synced(func() { s.each(at, chain, rows, layers, at.slot >= 0, fill) })
 }
 
 // check compares with the pattern; what differs first is the error.
 func (s *state) check(at items, chain []uint64, rows layout.Span) (err error) {
-	s.each(at, chain, rows, allLayers, at.slot >= 0, visit{do: func(sh *layout.Shard, b []byte, want uint64) bool {
+	compare := visit{do: func(sh *layout.Shard, b []byte, want uint64) bool {
 		if got := get(b); got != want {
 			what := "another state's"
 			if clean := get([]byte{poison, poison, poison, poison}[:len(b)]); got == clean {
@@ -162,15 +173,19 @@ func (s *state) check(at items, chain []uint64, rows layout.Span) (err error) {
 			err = fmt.Errorf("%w: %s in blocks %v slot %d: %#x for %#x, %s", ErrWrong, s.model.States[sh.State].Name, at.blocks, at.slot, got, want, what)
 		}
 		return err == nil
-	}})
-	if s.err != nil {
-		err = fmt.Errorf("%w: %w", ErrWrong, s.err)
+	}}
+	if lost := s.synced(func() { s.each(at, chain, rows, allLayers, at.slot >= 0, compare) }); lost != nil {
+		return fmt.Errorf("%w: %w", ErrWrong, lost)
 	}
 	return err
 }
 
-// spoil poisons blocks and a slot that were handed out.
+// spoil poisons blocks and a slot that were handed out. What a GPU says of it, write and check do.
 func (s *state) spoil(at items) {
+	_ = s.synced(func() { s.poison(at) })
+}
+
+func (s *state) poison(at items) {
 	set := visit{func(_ *layout.Shard, b []byte, _ uint64) bool { fill(b, poison); return true }, true}
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -192,8 +207,9 @@ func (s *state) spoil(at items) {
 // damage flips one bit of the last row, so that a check can show that it notices.
 func (s *state) damage(at items, tokens int32) {
 	sh := &s.shards[0]
-	s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, allLayers, visit{func(_ *layout.Shard, b []byte, _ uint64) bool {
+	flip := visit{func(_ *layout.Shard, b []byte, _ uint64) bool {
 		b[0] ^= 1
 		return false
-	}, true})
+	}, true}
+	_ = s.synced(func() { s.row(sh, at.blocks[(tokens-1)/sh.Rows], (tokens-1)%sh.Rows, 0, allLayers, flip) })
 }
