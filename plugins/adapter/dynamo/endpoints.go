@@ -108,7 +108,11 @@ type KVAnswer struct {
 	Sources  int    `json:"sources"` // workers that routers hear of
 	Waiting  int    `json:"waiting"` // workers that another source tells of
 	Blocks   int    `json:"blocks"`  // told as held
-	Untold   string `json:"untold"`  // blocks that could not be told so far
+	Apart    int    `json:"apart"`   // held, but not all before them: not told
+	Untold   string `json:"untold"`  // blocks that could not be told, each time that one was stored
+	Missed   string `json:"missed"`  // events of the cache that did not come: all was told anew
+	Queue    string `json:"queue"`   // events that are not sent yet
+	Lost     string `json:"lost"`    // messages, each for one router that was too slow
 	Events   string `json:"events"`
 	Messages string `json:"messages"`
 	Asked    string `json:"asked"` // by routers that missed some, or are new

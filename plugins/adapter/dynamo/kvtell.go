@@ -68,5 +68,6 @@ func (a *Adapter) kvCounts() *KVAnswer {
 		return nil
 	}
 	c := t.Counts()
-	return &KVAnswer{Sources: c.Sources, Waiting: c.Waiting, Blocks: c.Blocks, Untold: decimal(c.Untold), Events: decimal(c.Events), Messages: decimal(c.Messages), Asked: decimal(c.Asked)}
+	return &KVAnswer{Sources: c.Sources, Waiting: c.Waiting, Blocks: c.Blocks, Apart: c.Apart, Untold: decimal(c.Untold), Missed: decimal(c.Missed), Queue: decimal(c.Queue),
+		Lost: decimal(c.Lost), Events: decimal(c.Events), Messages: decimal(c.Messages), Asked: decimal(c.Asked)}
 }

@@ -44,7 +44,7 @@ func TestAdapterTells(t *testing.T) {
 		cards = append(cards, must(directory.NewModel(directory.Endpoint{Namespace: "dynamo", Component: "w", Name: "generate"}, uint64(n+1), card).Record()))
 	}
 	workers.Set(cards)
-	feed <- handoff.BlockEvent{Kind: handoff.BlocksCleared}
+	feed <- handoff.BlockEvent{Kind: handoff.BlocksCleared, Lost: 7}
 	feed <- stored(0, 3)
 	c := newCaller(t, folder)
 	var got StatusAnswer
@@ -53,7 +53,7 @@ func TestAdapterTells(t *testing.T) {
 			t.Fatalf("%+v, %v", got.KV, err)
 		}
 	}
-	if got.KV.Sources != 1 || got.KV.Waiting != 0 || got.KV.Events != "1" || got.KV.Untold != "0" {
+	if got.KV.Sources != 1 || got.KV.Waiting != 0 || got.KV.Events != "1" || got.KV.Untold != "0" || got.KV.Missed != "7" || got.KV.Apart != 0 {
 		t.Errorf("%+v", got.KV)
 	}
 	for s, err := range files.Watch(ctx, directory.SourcesOf(a.cfg.State(), "kv-events")) {

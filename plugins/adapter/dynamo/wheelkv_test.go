@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 
@@ -88,7 +87,7 @@ func tellTo(t *testing.T, events string, sec []byte, nats *servers.NATS) *told {
 		t.Cleanup(nc.Close)
 		sink = func() (kv.Sink, error) { return kv.OverNATS(nc, state), nil }
 	}
-	w.teller = kv.NewTeller(kv.Config{Group: "p", State: state, NewID: NewID, Server: server, ID: NewID(), Addr: addr, Codec: "msgpack", Backend: backend, Look: look, Log: log,
+	w.teller = kv.NewTeller(kv.Config{Group: "p", State: state, Live: w.cfg.KV.LiveOnly, NewID: NewID, Server: server, ID: NewID(), Addr: addr, Codec: "msgpack", Backend: backend, Look: look, Log: log,
 		Sink: func() (kv.Sink, error) {
 			s, err := sink()
 			return lossy{s, w}, err
@@ -112,12 +111,12 @@ type lossy struct {
 	w *told
 }
 
-func (s lossy) Send(publisher, sequence uint64, b []byte) error {
+func (s lossy) Send(ctx context.Context, publisher, sequence uint64, b []byte) error {
 	if s.w.lose.CompareAndSwap(true, false) {
 		s.w.losses <- struct{}{}
 		return nil
 	}
-	return s.Sink.Send(publisher, sequence, b)
+	return s.Sink.Send(ctx, publisher, sequence, b)
 }
 
 // lost waits until one more message was lost.
@@ -133,7 +132,7 @@ func (w *told) lost(ctx context.Context) {
 // serve has the worker found by routers; its card names the group and where its KV events are.
 func (w *told) serve(addr string) {
 	card := fmt.Appendf(nil, `{"display_name":"tiny","slug":"tiny","source_path":"tiny","kv_cache_block_size":%d,"migration_limit":0,"model_type":"Completions","model_input":"Tokens","worker_type":"aggregated","needs":[],
-		"runtime_config":{"kv_event_publishing_enabled":true,"enable_local_indexer":true,"total_kv_blocks":1000,"data_parallel_size":1,"runtime_data":{"baton_group":"p"},"kv_state_endpoint":%s}}`, kvBlock, must(json.Marshal(w.cfg.Endpoint("state"))))
+		"runtime_config":{"kv_event_publishing_enabled":true,"enable_local_indexer":%t,"total_kv_blocks":1000,"data_parallel_size":1,"runtime_data":{"baton_group":"p"},"kv_state_endpoint":%s}}`, kvBlock, !w.cfg.KV.LiveOnly, must(json.Marshal(w.cfg.Endpoint("state"))))
 	a, err := directory.NewInstance(w.at, w.worker, addr, "msgpack").Record()
 	b, err2 := directory.NewModel(w.at, w.worker, card).Record()
 	if err := errors.Join(err, err2); err != nil {
@@ -170,11 +169,16 @@ func stored(from, to int) handoff.BlockEvent {
 	return e
 }
 
+// overlap asks a router to expect n blocks within some seconds.
+func (w *told) overlap(n, within int) words {
+	return words{"do": "overlap", "endpoint": w.at.String(), "tokens": seqTokens(8 * kvBlock), "worker": fmt.Sprint(w.worker), "want": n, "within": within}
+}
+
 // overlaps waits until a router expects so many blocks.
 func (w *told) overlaps(ctx context.Context, p *peer, n int) {
 	w.t.Helper()
 	var took float64
-	p.must(ctx, words{"do": "overlap", "endpoint": w.at.String(), "tokens": seqTokens(8 * kvBlock), "worker": fmt.Sprint(w.worker), "want": n}, &took)
+	p.must(ctx, w.overlap(n, 40), &took)
 	w.t.Logf("overlap %d after %.3f s, %+v", n, took, w.teller.Counts())
 }
 
@@ -353,32 +357,4 @@ func startNATS(t *testing.T) *servers.NATS {
 	}
 	t.Cleanup(s.Stop)
 	return s
-}
-
-// TestWheelHasTwoSources: while another source tells of the worker routers hear neither, and
-// go on serving. A worker that comes while there is one is told of when that has gone.
-func TestWheelHasTwoSources(t *testing.T) {
-	e := startEtcd(t)
-	p, ctx := newPeer(t, append(etcdEnv(e), "DYN_EVENT_PLANE=zmq")...), ctxOf(t)
-	w := tellTo(t, "zmq", etcdSection(e.Endpoint(), ""), nil)
-	w.cache <- stored(0, 3)
-	p.must(ctx, words{"do": "wait", "endpoint": w.at.String()}, nil)
-	p.must(ctx, words{"do": "router", "endpoint": w.at.String(), "block": kvBlock}, nil)
-	w.overlaps(ctx, p, 3)
-	other := directory.Source{Type: "EventSource", Scope: directory.Scope{Kind: "endpoint", Endpoint: w.cfg.Endpoint("state")}, Topic: kv.Topic, ID: NewID()}
-	other.Metadata = directory.SourceMetadata{State: w.cfg.Endpoint("state"), Worker: directory.Worker{ID: w.worker}, Publisher: other.ID}
-	second := directory.Keep(must(directory.OpenEtcd(w.cfg.Etcd)), time.Second, slog.New(slog.DiscardHandler))
-	second.Set([]directory.Record{must(other.Record())})
-	w.overlaps(ctx, p, 0)
-	var best struct{ Worker string }
-	if p.must(ctx, words{"do": "best", "endpoint": w.at.String(), "tokens": seqTokens(8 * kvBlock)}, &best); best.Worker != fmt.Sprint(w.worker) {
-		t.Errorf("%+v", best)
-	}
-	card := w.card
-	w.keeper.Set(w.card[:1]) // the worker goes, and with it this source
-	w.until(ctx, 0, 0)
-	w.keeper.Set(card)
-	w.until(ctx, 0, 1)
-	second.Close(ctx)
-	w.overlaps(ctx, p, 3)
 }

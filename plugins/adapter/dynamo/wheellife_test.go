@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonkv/baton/cmd/dev/servers"
 	"github.com/batonkv/baton/plugins/adapter"
@@ -62,6 +65,55 @@ func TestWheelSeesLifeAndDeath(t *testing.T) {
 		if len(got) != 1 || got[0].State != "serving" || got[0].Group != "d" {
 			t.Errorf("%+v", got)
 		}
+	}
+}
+
+// TestKilledGoesWithItsLease: all records of an adapter hang on one lease of the time that its
+// configuration says. Once its process is killed nobody renews that, and they go with it.
+func TestKilledGoesWithItsLease(t *testing.T) {
+	const ttl = 3
+	e, ctx := startEtcd(t), ctxOf(t)
+	client := must(clientv3.NewFromURL(e.Endpoint()))
+	defer client.Close()
+	kill, id := startAlone(t, fmt.Appendf(nil, "namespace: dynamo\netcd: {endpoints: ['%s'], ttl: %ds}\nkv: {events: zmq}", e.Endpoint(), ttl))
+	records := func() *clientv3.GetResponse {
+		t.Helper()
+		return must(client.Get(ctx, "v1/", clientv3.WithPrefix()))
+	}
+	all := records()
+	for len(all.Kvs) < 3 && ctx.Err() == nil { // it waits for the directory for a while only
+		all = records()
+	}
+	if len(all.Kvs) != 3 { // the endpoints
+		t.Fatalf("%v", all.Kvs)
+	}
+	lease := clientv3.LeaseID(all.Kvs[0].Lease)
+	for _, r := range all.Kvs {
+		if n := must(strconv.ParseUint(id, 10, 64)); lease == 0 || clientv3.LeaseID(r.Lease) != lease || !strings.HasSuffix(string(r.Key), fmt.Sprintf("/%x", n)) {
+			t.Errorf("%s hangs on %x, not on %x", r.Key, r.Lease, lease)
+		}
+	}
+	if l := must(client.TimeToLive(ctx, lease)); l.GrantedTTL != ttl {
+		t.Errorf("granted for %d s, want %d", l.GrantedTTL, ttl)
+	}
+	kill()
+	gone := 0
+	for w := range client.Watch(ctx, "v1/", clientv3.WithPrefix(), clientv3.WithRev(all.Header.Revision+1)) {
+		for _, e := range w.Events {
+			if e.Type != clientv3.EventTypeDelete {
+				t.Errorf("%s is written after the end of its process", e.Kv.Key)
+			}
+		}
+		// etcd ends a lease, and deletes what hangs on it, in one step.
+		if l := must(client.TimeToLive(ctx, lease)); l.TTL >= 0 {
+			t.Errorf("%d records are gone, and their lease has %d s left", len(w.Events), l.TTL)
+		}
+		if gone += len(w.Events); gone >= len(all.Kvs) {
+			break
+		}
+	}
+	if rest := records(); ctx.Err() != nil || len(rest.Kvs) != 0 {
+		t.Errorf("%v outlast their lease, %v", rest.Kvs, ctx.Err())
 	}
 }
 

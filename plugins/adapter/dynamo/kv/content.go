@@ -19,8 +19,10 @@ const maxRun = 1024
 type content struct {
 	blocks map[uint64]*node // by the engine's names
 	root   node             // sequences begin below it
-	told   int
-	lost   uint64 // blocks that are not told: over the bound, or salted as routers cannot hash
+	held   int
+	told   int    // of held: all before them are held too
+	untold uint64 // blocks that no event tells: over the bound, or salted as routers cannot hash
+	missed uint64 // events that the reader of the cache was too slow for
 }
 
 // node is a block. It stays while it or one after it is held.
@@ -39,7 +41,7 @@ func newContent() *content {
 
 // clear forgets all.
 func (c *content) clear() {
-	*c = content{blocks: map[uint64]*node{}, lost: c.lost}
+	*c = content{blocks: map[uint64]*node{}, untold: c.untold, missed: c.missed}
 	c.root.told = true
 }
 
@@ -47,7 +49,7 @@ func (c *content) clear() {
 func (c *content) store(e handoff.BlockEvent) (told []Data) {
 	seed, at := SeedOf(e.Salt.LoRA), &c.root
 	if e.Salt.Namespace != "" || e.Salt.Media != (handoff.Digest{}) {
-		c.lost += uint64(len(e.Blocks))
+		c.untold += uint64(len(e.Blocks))
 		return nil
 	}
 	if e.Parent != 0 {
@@ -60,13 +62,14 @@ func (c *content) store(e handoff.BlockEvent) (told []Data) {
 		}
 		if next == nil || next.parent != nil && next.parent != at || next.parent == nil && above(at, next) {
 			c.prune(next)
-			c.lost += uint64(len(e.Blocks) - n)
+			c.untold += uint64(len(e.Blocks) - n)
 			break
 		}
 		if next.parent == nil {
 			c.link(next, at)
 		}
 		if !next.held {
+			c.held++
 			next.held, next.tokens = true, TokensHash(seed, b.Tokens)
 			if at.told {
 				told = c.reveal(next, told)
@@ -113,6 +116,7 @@ func (c *content) remove(ids []uint64) (told []Data) {
 			continue
 		}
 		n.held = false
+		c.held--
 		if n.told {
 			told = c.hide(n, told)
 		}

@@ -166,8 +166,8 @@ func check(t *rapid.T, l *Log, held small, r *router) {
 			t.Fatal("dump", err)
 		}
 	}
-	if told, _ := l.Counts(); told != want || len(r.tokens) != want || !maps.Equal(r.tokens, again.tokens) || !maps.Equal(r.parent, again.parent) {
-		t.Fatalf("held %v: %d told, a router has %d, a dump %d, want %d", held, told, len(r.tokens), len(again.tokens), want)
+	if c, _ := l.Content(); c.Blocks != want || c.Apart != len(held)-want || len(r.tokens) != want || !maps.Equal(r.tokens, again.tokens) || !maps.Equal(r.parent, again.parent) {
+		t.Fatalf("held %v: %d told, a router has %d, a dump %d, want %d", held, c.Blocks, len(r.tokens), len(again.tokens), want)
 	}
 	if len(held) == 0 && len(l.content.blocks) != 0 {
 		t.Fatalf("%d blocks are kept for nothing", len(l.content.blocks))
@@ -182,28 +182,37 @@ func TestWhatIsNotTold(t *testing.T) {
 	anonymous.Blocks[0].ID = 0
 	looped.Blocks[2].ID = 101
 	for name, c := range map[string]struct {
-		e    handoff.BlockEvent
-		told int
-		lost uint64
+		e      handoff.BlockEvent
+		told   int
+		untold uint64
 	}{"salted": {salted, 0, 2}, "partial": {partial, 1, 1}, "without a name": {anonymous, 0, 2}, "a loop": {looped, 2, 1}, "after nothing known": {chain(3, 5), 0, 0}} {
 		l := NewLog()
 		l.Tell(c.e)
-		if told, lost := l.Counts(); told != c.told || lost != c.lost {
-			t.Errorf("%s: %d told, %d lost, want %d and %d", name, told, lost, c.told, c.lost)
+		if got, _ := l.Content(); got.Blocks != c.told || got.Untold != c.untold {
+			t.Errorf("%s: %+v, want %d and %d", name, got, c.told, c.untold)
 		}
 	}
 	l := NewLog()
 	l.Tell(chain(1, 2))
 	l.Tell(handoff.BlockEvent{Kind: handoff.BlocksStored, BlockTokens: blockTokens, Parent: 102, Blocks: []handoff.StoredBlock{{ID: 101, Tokens: run(0)}}})
 	l.Tell(handoff.BlockEvent{Kind: handoff.BlocksStored, BlockTokens: blockTokens, Parent: 77, Blocks: []handoff.StoredBlock{{ID: 78}}})
-	if told, lost := l.Counts(); told != 0 || lost != 2 || len(l.content.blocks) != 2 {
-		t.Errorf("a sequence that follows itself: %d told, %d lost, %d kept", told, lost, len(l.content.blocks))
+	if got, _ := l.Content(); got != (Content{Apart: 1, Untold: 2}) || len(l.content.blocks) != 2 {
+		t.Errorf("a sequence that follows itself: %+v, %d kept", got, len(l.content.blocks))
+	}
+	l = NewLog()
+	l.Tell(chain(0, 2))
+	l.Tell(handoff.BlockEvent{Kind: handoff.BlocksCleared, Lost: 5}) // and all anew
+	l.Tell(chain(0, 1))
+	l.Tell(removed(101))
+	l.Tell(handoff.BlockEvent{Kind: handoff.BlocksCleared, Lost: 2})
+	if got, changes := l.Content(); got != (Content{Missed: 7}) || changes != (Changes{Stored: 3, Removed: 1, Cleared: 1}) {
+		t.Errorf("%+v, %+v", got, changes)
 	}
 	l = NewLog()
 	l.Tell(chain(0, maxHeld))
 	l.Tell(chain(maxHeld, maxHeld+3))
-	if told, lost := l.Counts(); told != maxHeld || lost != 3 {
-		t.Errorf("%d told, %d lost", told, lost)
+	if got, _ := l.Content(); got != (Content{Blocks: maxHeld, Untold: 3}) {
+		t.Errorf("%+v", got)
 	}
 	if a := (&Source{log: l}).recover(Query{}); a.TreeDump == nil {
 		t.Errorf("%+v", a)

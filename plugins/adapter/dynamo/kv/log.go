@@ -25,6 +25,13 @@ type Log struct {
 	blocks  int          // and most weight
 	last    uint64
 	change  chan struct{} // closes with the next event
+	changes Changes
+}
+
+// Changes is what events have told so far.
+type Changes struct {
+	Stored, Removed uint64 // blocks
+	Cleared         uint64 // times
 }
 
 // NewLog is the log of an empty cache.
@@ -46,6 +53,7 @@ func (l *Log) Tell(e handoff.BlockEvent) {
 			l.append(Data{})
 		}
 		l.content.clear()
+		l.content.missed += e.Lost
 	}
 }
 
@@ -65,6 +73,14 @@ func (l *Log) append(all ...Data) {
 		e := CacheEvent{ID: l.last, Data: d}
 		l.newest = append(l.newest, e)
 		l.weight += e.weight()
+		switch {
+		case d.Stored != nil:
+			l.changes.Stored += uint64(e.weight())
+		case d.Removed != nil:
+			l.changes.Removed += uint64(e.weight())
+		default:
+			l.changes.Cleared++
+		}
 	}
 	for len(l.newest) > l.events || l.weight > l.blocks && len(l.newest) > 1 {
 		l.weight -= l.newest[0].weight()
@@ -130,9 +146,18 @@ func (l *Log) Dump() (events []CacheEvent, last uint64) {
 	return events, l.last
 }
 
-// Counts are how many blocks are told as held, and how many could not be told so far.
-func (l *Log) Counts() (told int, lost uint64) {
+// Content is how many blocks a cache holds, and what of it is not told.
+type Content struct {
+	Blocks int    // that are told as held
+	Apart  int    // that are held, but not all before them: routers are not told of these
+	Untold uint64 // that could not be told, each time that one was stored
+	Missed uint64 // events of the cache that nobody told here: all was told anew behind them
+}
+
+// Content counts.
+func (l *Log) Content() (Content, Changes) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.content.told, l.content.lost
+	c := l.content
+	return Content{Blocks: c.told, Apart: c.held - c.told, Untold: c.untold, Missed: c.missed}, l.changes
 }

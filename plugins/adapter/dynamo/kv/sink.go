@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"encoding/binary"
 	"net/netip"
 
@@ -10,10 +11,12 @@ import (
 	"github.com/batonkv/baton/plugins/adapter/dynamo/zmtp"
 )
 
-// Sink brings messages to whoever listens. Send waits for nobody; an error says that nobody
-// can have heard it.
+// Sink brings messages to whoever listens. Send may wait a while, until ctx ends, for those
+// that are behind; an error says that nobody can have heard it. Lost counts the messages that
+// did not reach one who listens, and is behind.
 type Sink interface {
-	Send(publisher, sequence uint64, message []byte) error
+	Send(ctx context.Context, publisher, sequence uint64, message []byte) error
+	Lost() uint64
 	Channel(publisher uint64) directory.Channel
 	Close()
 }
@@ -29,7 +32,12 @@ type natsSink struct {
 	subject string
 }
 
-func (s natsSink) Send(_, _ uint64, message []byte) error { return s.nc.Publish(s.subject, message) }
+func (s natsSink) Send(_ context.Context, _, _ uint64, message []byte) error {
+	return s.nc.Publish(s.subject, message)
+}
+
+// Lost is 0: what a server does not deliver is not known here.
+func (s natsSink) Lost() uint64 { return 0 }
 
 func (s natsSink) Channel(publisher uint64) directory.Channel {
 	return directory.NewChannel(s.e, Topic, publisher)
@@ -56,10 +64,12 @@ type zmqSink struct {
 // framed is the version of what is before an event in its frame.
 const framed = 1
 
-func (s zmqSink) Send(publisher, sequence uint64, message []byte) error {
-	s.pub.Send(framesOf(publisher, sequence, message)...)
+func (s zmqSink) Send(ctx context.Context, publisher, sequence uint64, message []byte) error {
+	s.pub.Send(ctx, framesOf(publisher, sequence, message)...)
 	return nil
 }
+
+func (s zmqSink) Lost() uint64 { return s.pub.Lost() }
 
 // framesOf are the frames of a message over ZMQ.
 func framesOf(publisher, sequence uint64, message []byte) [][]byte {

@@ -28,20 +28,23 @@ type Source struct {
 	sink      Sink
 	logger    *slog.Logger
 	sequence  uint64        // of the next message; run's own
+	live      bool          // nobody may ask
 	asked     atomic.Uint64 // answers to routers
 	sent      atomic.Uint64 // messages
+	bytes     atomic.Uint64 // of them
+	told      atomic.Uint64 // the newest event that was sent
 	stop      context.CancelFunc
 	over      sync.WaitGroup
 }
 
 // NewSource begins to tell what happens from here on; what is held before is for routers that
-// ask. The sink is its own.
-func NewSource(w directory.Worker, publisher uint64, l *Log, sink Sink, logger *slog.Logger) *Source {
-	s := &Source{worker: w.ID, rank: w.Rank, publisher: publisher, log: l, sink: sink, logger: logger}
+// ask; when live is set nobody can. The sink is its own.
+func NewSource(w directory.Worker, publisher uint64, l *Log, sink Sink, live bool, logger *slog.Logger) *Source {
+	s := &Source{worker: w.ID, rank: w.Rank, publisher: publisher, log: l, sink: sink, live: live, logger: logger}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	from := l.Last()
-	s.over.Go(func() { s.run(ctx, from) })
+	s.told.Store(l.Last())
+	s.over.Go(func() { s.run(ctx) })
 	return s
 }
 
@@ -52,16 +55,24 @@ func (s *Source) Close() {
 	s.sink.Close()
 }
 
+// Sent is what it has sent and was asked so far.
+func (s *Source) Sent() Sent {
+	return Sent{Messages: s.sent.Load(), Bytes: s.bytes.Load(), Asked: s.asked.Load(), Lost: s.sink.Lost()}
+}
+
 // run tells each event once, and the newest again when nothing follows it: who missed it sees
-// so, and asks.
-func (s *Source) run(ctx context.Context, told uint64) {
+// so, and asks. When routers cannot ask, and events were forgotten before they were sent, all is
+// told anew.
+func (s *Source) run(ctx context.Context) {
 	var newest []CacheEvent
-	failing := false
+	failing, gap := false, false
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		told := s.told.Load()
 		events, change := s.log.Next(told)
-		err := s.send(events)
+		gap = gap || len(events) > 0 && events[0].ID != told+1
+		err := s.send(ctx, events)
 		if err != nil && !failing {
 			s.logger.Warn("KV events wait until Dynamo's event plane is there", "worker", fmt.Sprintf("%x", s.worker), "err", err)
 		}
@@ -71,7 +82,12 @@ func (s *Source) run(ctx context.Context, told uint64) {
 			change = nil
 			timer.Reset(tryAgain)
 		case len(events) > 0:
-			told, newest = events[len(events)-1].ID, events[len(events)-1:]
+			newest = events[len(events)-1:]
+			s.told.Store(newest[0].ID)
+			if gap && s.live {
+				s.log.Again()
+			}
+			gap = false
 			timer.Reset(quiet)
 			continue
 		}
@@ -79,7 +95,7 @@ func (s *Source) run(ctx context.Context, told uint64) {
 		case <-ctx.Done():
 		case <-change:
 		case <-timer.C:
-			if !failing && s.send(newest) != nil {
+			if !failing && s.send(ctx, newest) != nil {
 				timer.Reset(quiet)
 			}
 		}
@@ -97,7 +113,7 @@ func (s *Source) router(events []CacheEvent) []RouterEvent {
 }
 
 // send makes a message of events, of none if there are none.
-func (s *Source) send(events []CacheEvent) error {
+func (s *Source) send(ctx context.Context, events []CacheEvent) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -111,9 +127,10 @@ func (s *Source) send(events []CacheEvent) error {
 	}
 	sequence := s.sequence
 	s.sequence++
-	if err := s.sink.Send(s.publisher, sequence, b); err != nil {
+	if err := s.sink.Send(ctx, s.publisher, sequence, b); err != nil {
 		return err
 	}
 	s.sent.Add(1)
+	s.bytes.Add(uint64(len(b)))
 	return nil
 }

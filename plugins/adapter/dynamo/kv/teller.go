@@ -57,6 +57,7 @@ type Teller struct {
 	workers map[directory.Worker]int32  // tokens of a block, by card; nil: not read yet
 	others  map[directory.Worker]uint64 // the lowest publisher of others' sources; nil: not read yet
 	sources map[directory.Worker]*told
+	before  Sent // of sources that have ended
 	waits   bool // one goroutine does until a source that could not begin is tried again
 	warned  map[string]bool
 }
@@ -137,29 +138,41 @@ func (t *Teller) warn(text string) {
 
 // Counts is what a Teller does.
 type Counts struct {
-	Sources  int    // that tell
-	Waiting  int    // workers of which another source tells
-	Blocks   int    // that are told as held
-	Untold   uint64 // that could not be told so far
-	Events   uint64
-	Messages uint64 // of the sources that tell
-	Asked    uint64 // by routers
+	Content
+	Changes
+	Sent
+	Sources int // that tell
+	Waiting int // workers of which another source tells
+	Events  uint64
+	Queue   uint64 // events that the source which is most behind has not sent
+}
+
+// Sent is what sources have sent and were asked.
+type Sent struct {
+	Messages, Bytes uint64
+	Asked           uint64 // by routers
+	Lost            uint64 // messages, each for one subscriber that is behind
+}
+
+func (a Sent) plus(b Sent) Sent {
+	return Sent{Messages: a.Messages + b.Messages, Bytes: a.Bytes + b.Bytes, Asked: a.Asked + b.Asked, Lost: a.Lost + b.Lost}
 }
 
 // Counts counts.
 func (t *Teller) Counts() (c Counts) {
-	c.Blocks, c.Untold = t.log.Counts()
-	c.Events = t.log.Last()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.Sources = len(t.sources)
+	c.Sources, c.Sent = len(t.sources), t.before
 	for w := range t.workers {
 		if _, ok := t.others[w]; ok && t.sources[w] == nil {
 			c.Waiting++
 		}
 	}
+	c.Content, c.Changes = t.log.Content()
+	c.Events = t.log.Last()
 	for _, s := range t.sources {
-		c.Messages, c.Asked = c.Messages+s.sent.Load(), c.Asked+s.asked.Load()
+		c.Sent = c.plus(s.Sent())
+		c.Queue = max(c.Queue, c.Events-min(s.told.Load(), c.Events))
 	}
 	return c
 }
@@ -270,7 +283,7 @@ func (t *Teller) begin(ctx context.Context, w directory.Worker) (*told, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &told{Source: NewSource(w, t.cfg.NewID(), t.log, sink, t.cfg.Log)}
+	n := &told{Source: NewSource(w, t.cfg.NewID(), t.log, sink, t.cfg.Live, t.cfg.Log)}
 	n.life, n.stop = context.WithCancel(ctx)
 	if n.records, err = t.records(n, w); err != nil {
 		n.stop()
@@ -293,5 +306,6 @@ func (t *Teller) end(w directory.Worker) {
 	if n.path != "" {
 		t.cfg.Server.Handle(n.path, nil)
 	}
+	t.before = t.before.plus(n.Sent())
 	t.over.Go(n.Close)
 }

@@ -1,17 +1,21 @@
 // Package zmtp is the publishing half of ZeroMQ: a PUB socket that binds, of ZMTP 3.0 with
 // mechanism NULL, as any SUB socket reads it.
 //
-// A subscriber that does not keep up, or does not read, loses messages; it slows nobody.
-// What subscribers send is bounded before it is read.
+// A subscriber has a queue. One that is behind more than that is waited for, for a bounded
+// time until it has caught up again; beyond it loses messages, and slows nobody. What
+// subscribers send is bounded before it is read.
 package zmtp
 
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +33,7 @@ const (
 	queue       = 1024     // messages that a subscriber may be behind
 	queueBytes  = 64 << 20 // of them
 	greetWithin = 5 * time.Second
+	patience    = 5 * time.Second // with a subscriber, from its full queue on until that is empty
 	writeWithin = 10 * time.Second
 	acceptPause = 100 * time.Millisecond
 )
@@ -38,6 +43,10 @@ type Pub struct {
 	ln   net.Listener
 	over sync.WaitGroup
 	done chan struct{}
+	room chan struct{} // holds a token after a queue got shorter
+	lost atomic.Uint64
+
+	sending sync.Mutex // held by Send
 
 	mu     sync.Mutex // guards:
 	peers  map[*peer]bool
@@ -50,7 +59,7 @@ func Bind(listen string) (*Pub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for ZMQ subscribers: %w", err)
 	}
-	p := &Pub{ln: ln, done: make(chan struct{}), peers: map[*peer]bool{}}
+	p := &Pub{ln: ln, done: make(chan struct{}), room: make(chan struct{}, 1), peers: map[*peer]bool{}}
 	p.over.Go(p.accept)
 	return p, nil
 }
@@ -58,8 +67,12 @@ func Bind(listen string) (*Pub, error) {
 // Addr is where it listens.
 func (p *Pub) Addr() netip.AddrPort { return p.ln.Addr().(*net.TCPAddr).AddrPort() }
 
-// Send gives a message to every subscriber of a topic that its first frame begins with.
-func (p *Pub) Send(frames ...[]byte) {
+// Lost is how many messages were lost to subscribers that read too slowly, each counted.
+func (p *Pub) Lost() uint64 { return p.lost.Load() }
+
+// Send gives a message to every subscriber of a topic that its first frame begins with. It
+// waits for those whose queue is full, until ctx ends and as long as patience with each lasts.
+func (p *Pub) Send(ctx context.Context, frames ...[]byte) {
 	if len(frames) == 0 {
 		return
 	}
@@ -67,13 +80,51 @@ func (p *Pub) Send(frames ...[]byte) {
 	for n, f := range frames {
 		b = appendFrame(b, f, n < len(frames)-1)
 	}
+	p.sending.Lock()
+	defer p.sending.Unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.peers {
-		if c.wants(frames[0]) {
-			c.put(b) // or lost: who is too slow asks for it
+	wanting := slices.Collect(maps.Keys(p.peers))
+	p.mu.Unlock()
+	wanting = slices.DeleteFunc(wanting, func(c *peer) bool { return !c.wants(frames[0]) || c.take(b) })
+	if len(wanting) == 0 {
+		return
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for over := false; ; {
+		var wait time.Duration
+		if wanting, wait = p.offer(b, wanting, over); len(wanting) == 0 {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-p.room:
+		case <-timer.C:
+		case <-ctx.Done():
+			over = true
+		case <-p.done:
+			over = true
 		}
 	}
+}
+
+// offer gives b to those that have room, and takes it for lost to those with which patience is
+// over; to all others when over is set. It gives who is waited for, and how long at most.
+func (p *Pub) offer(b []byte, to []*peer, over bool) (rest []*peer, wait time.Duration) {
+	now := time.Now()
+	wait = patience
+	return slices.DeleteFunc(to, func(c *peer) bool {
+		if c.take(b) || c.left() {
+			return true
+		}
+		left := patience - now.Sub(c.behind)
+		if over || left <= 0 {
+			p.lost.Add(1)
+			return true
+		}
+		wait = min(wait, left)
+		return false
+	}), wait
 }
 
 // Close ends it. What subscribers have not taken is lost.
@@ -112,7 +163,7 @@ func (p *Pub) accept() {
 		}
 		p.over.Go(func() {
 			defer p.forget(c)
-			_ = c.serve() // a peer that goes, or is none, is nobody's fault here
+			_ = c.serve(p.shorter) // a peer that goes, or is none, is nobody's fault here
 		})
 	}
 }
@@ -132,6 +183,15 @@ func (p *Pub) forget(c *peer) {
 	delete(p.peers, c)
 	p.mu.Unlock()
 	c.conn.Close()
+	p.shorter()
+}
+
+// shorter tells who waits for room in a queue that there may be some.
+func (p *Pub) shorter() {
+	select {
+	case p.room <- struct{}{}:
+	default:
+	}
 }
 
 // peer is one subscriber.
@@ -141,8 +201,33 @@ type peer struct {
 	gone chan struct{} // closes when it reads no more
 	held atomic.Int64  // bytes of out
 
+	// behind is since when it has not been without messages, from a full queue on; Send's own.
+	behind time.Time
+
 	mu     sync.Mutex // guards:
 	topics map[string]int
+}
+
+// take is put for Send, which keeps account of it.
+func (c *peer) take(b []byte) bool {
+	if c.held.Load() == 0 {
+		c.behind = time.Time{}
+	}
+	ok := c.put(b)
+	if !ok && c.behind.IsZero() {
+		c.behind = time.Now()
+	}
+	return ok
+}
+
+// left says whether it reads no more.
+func (c *peer) left() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
 }
 
 // put queues a message; false when there is no room.
@@ -169,8 +254,8 @@ func (c *peer) wants(first []byte) bool {
 	return false
 }
 
-// serve greets, then writes what is queued while it reads what is wanted.
-func (c *peer) serve() error {
+// serve greets, then writes what is queued, and tells shorter so, while it reads what is wanted.
+func (c *peer) serve(shorter func()) error {
 	if err := c.conn.SetDeadline(time.Now().Add(greetWithin)); err != nil {
 		return err
 	}
@@ -191,7 +276,7 @@ func (c *peer) serve() error {
 		return err
 	}
 	var writing sync.WaitGroup
-	writing.Go(c.write)
+	writing.Go(func() { c.write(shorter) })
 	err := c.read(r)
 	close(c.gone)
 	c.conn.Close()
@@ -199,11 +284,12 @@ func (c *peer) serve() error {
 	return err
 }
 
-func (c *peer) write() {
+func (c *peer) write(shorter func()) {
 	for {
 		select {
 		case b := <-c.out:
 			c.held.Add(-int64(len(b)))
+			shorter()
 			err := c.conn.SetWriteDeadline(time.Now().Add(writeWithin))
 			if err == nil {
 				_, err = c.conn.Write(b)
