@@ -149,10 +149,12 @@ func (s *Sidecar) pull(f machine.Pull) {
 	})
 }
 
-// openLink fetches a peer's descriptors and maps them, aside, or has its memory staged.
+// openLink fetches a peer's descriptors and maps them, aside, or has its memory staged. What
+// could not be mapped for an earlier link is tried again: the mover, and what it had no way
+// to, may be others by then.
 func (s *Sidecar) openLink(f machine.OpenLink) {
 	s.places(f.Peer, placeOf(f.Buffers.Cards, func(c handoff.BufferCard) *handoff.GPUMemory { return c.GPU }))
-	if !s.mapped(f.Peer) {
+	if _, c := s.mappable(f.Peer); !c.Maps() {
 		s.local = append(s.local, machine.Linked{Peer: f.Peer, Err: s.stages(f.Peer, f.Buffers.Chunk)})
 		return
 	}
@@ -165,7 +167,7 @@ func (s *Sidecar) openLink(f machine.OpenLink) {
 			if err == nil && l != nil {
 				s.links[f.Peer] = l
 			}
-			s.linked(f.Peer, err)
+			s.linked(f.Peer, l, err)
 			s.step(machine.Linked{Peer: f.Peer, Err: err})
 		})
 		if !ok && l != nil {

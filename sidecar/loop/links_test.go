@@ -231,28 +231,6 @@ func TestNoTransport(t *testing.T) {
 	}
 }
 
-// TestUnmapped: memory of this host whose descriptors cannot be had is staged, and that is
-// said.
-func TestUnmapped(t *testing.T) {
-	r, _ := stagedCluster(t, 1, func(string) choice.End { return offers("shm", "tcp") }, alike(wired(choice.Baseline{}, 0)))
-	d := r.sides["d/0"]
-	check(t, d.Service().ask(t.Context(), func() {
-		d.fetch = func(ctx context.Context, b handoff.Buffers) (map[transfer.RegionID]transfer.Memory, error) {
-			b.Socket += ".elsewhere"
-			return fetch(ctx, b)
-		}
-	}))
-	r.handoff("r1", 40)
-	for _, l := range d.links(t, control.LinksQuery{}) {
-		if l.Choice.Code != choice.Unmapped || l.Choice.Transport != choice.TCP || !strings.Contains(l.Choice.Why, "elsewhere") {
-			t.Errorf("%+v", l)
-		}
-	}
-	if got := d.scrape(t, `moved_bytes_total{backend="tcp"`); got != 40*layers*units*unitBytes {
-		t.Errorf("%v bytes by tcp", got)
-	}
-}
-
 // TestMappedLinks: what is mapped is good, and is not probed.
 func TestMappedLinks(t *testing.T) {
 	r := cluster(t, nil)

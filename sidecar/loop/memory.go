@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,9 +25,11 @@ import (
 // them, and the regions that the mover made of them.
 type buffers struct {
 	decls   []handoff.BufferDecl
-	fds     map[uint32][]int
 	ready   bool              // registered
 	regions []transfer.Region // of the work in sequence alone
+
+	mu  sync.Mutex // guards the end of fds: staging asks for copies of them aside
+	fds map[uint32][]int
 }
 
 // inSequence does f aside, after what was begun here before it: the next engine's
@@ -104,6 +107,8 @@ func (b *buffers) register(ctx context.Context, to transfer.Backend) error {
 
 // memory is a declared buffer, with descriptors of its own.
 func (b *buffers) memory(d handoff.BufferDecl) (transfer.Memory, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if n, want := len(b.fds[d.ID]), d.Descriptors(); n != want {
 		return transfer.Memory{}, fmt.Errorf("%w: %d of %d descriptors came for buffer %d: send each on the fd socket before BuffersReady", transfer.ErrMemory, n, want, d.ID)
 	}
@@ -139,9 +144,12 @@ func (b *buffers) close() error {
 	for _, r := range b.regions {
 		errs = errors.Join(errs, r.Close())
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, fds := range b.fds {
 		sockfd.CloseAll(fds)
 	}
+	b.fds = nil
 	return errs
 }
 

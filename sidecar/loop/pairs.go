@@ -61,7 +61,11 @@ func (s *Sidecar) places(p handoff.Member, at choice.Place) {
 // choose chooses anew, by what is known of the memory of both.
 func (s *Sidecar) choose(p handoff.Member, m choice.Memory) {
 	pr := s.pairs[p]
+	before := pr.choice.Transport
 	pr.choice, pr.err = choice.Choose(s.own(), pr.end, m)
+	if pr.choice.Transport != before { // what another one did says nothing
+		pr.measured, pr.at, pr.expected = choice.Measured{}, time.Time{}, choice.Expected{}
+	}
 	pr.memory, pr.since = m, time.Now()
 	s.log.Info("transport chosen", "peer", p, "transport", pr.choice.Transport, "code", pr.choice.Code, "why", pr.choice.Why)
 	was := pr.finding.Verdict
@@ -80,7 +84,7 @@ func (s *Sidecar) found(p handoff.Member, f choice.Finding) {
 		return
 	}
 	s.tell(p)
-	s.event(p, was)
+	s.event(p)
 	level := slog.LevelInfo
 	if f.Verdict != choice.Good {
 		level = slog.LevelWarn
@@ -96,10 +100,14 @@ func (s *Sidecar) sortedPairs() []handoff.Member {
 	return slices.SortedFunc(maps.Keys(s.pairs), func(a, b handoff.Member) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// mapped reports whether a peer's memory is to be mapped.
-func (s *Sidecar) mapped(p handoff.Member) bool {
-	pr := s.pairs[p]
-	return pr != nil && pr.choice.Maps()
+// mappable is how a peer's memory would be read if it could be mapped, whatever came of that
+// before: each new link finds out for itself.
+func (s *Sidecar) mappable(p handoff.Member) (m choice.Memory, c choice.Choice) {
+	if pr := s.pairs[p]; pr != nil {
+		m = choice.Memory{Own: pr.memory.Own, Peer: pr.memory.Peer}
+		c, _ = choice.Choose(s.own(), pr.end, m)
+	}
+	return m, c
 }
 
 // stages has a peer's memory come by staging, from chunks of that size, or says why it cannot.
@@ -126,20 +134,24 @@ var (
 // its socket may lie in another mount namespace, or its GPU be out of reach. Without staging
 // the failure stays.
 func (s *Sidecar) unmappable(p handoff.Member, chunk int64, why error) error {
-	pr := s.pairs[p]
-	apart := errors.Is(why, handoff.ErrGone) || pr != nil && pr.choice.Transport == choice.CUDAIPC && errors.Is(why, transfer.ErrMemory)
+	m, c := s.mappable(p)
+	apart := errors.Is(why, handoff.ErrGone) || c.Transport == choice.CUDAIPC && errors.Is(why, transfer.ErrMemory)
 	if !apart || s.ctx.Err() != nil || !s.staging.reaches(p) {
 		return why
 	}
-	m := pr.memory
-	m.Unmapped = clip(why.Error())
-	s.choose(p, m)
+	if m.Unmapped = clip(why.Error()); s.pairs[p].memory != m {
+		s.choose(p, m)
+	}
 	return s.stages(p, chunk)
 }
 
-// linked notes that a peer's memory was mapped, or why it was not.
-func (s *Sidecar) linked(p handoff.Member, err error) {
+// linked notes that a peer's memory was mapped, or why it was not: mapped, or staged.
+func (s *Sidecar) linked(p handoff.Member, l transfer.Link, err error) {
 	pr := s.pairs[p]
+	if pr != nil && l != nil && !pr.choice.Maps() { // what kept it from being mapped is over
+		m, _ := s.mappable(p)
+		s.choose(p, m)
+	}
 	switch {
 	case pr == nil || !pr.choice.Maps():
 	case err != nil:
@@ -158,17 +170,18 @@ func (s *Sidecar) tell(p handoff.Member) {
 }
 
 // event publishes that a link became worth less than it should be, or that again.
-func (s *Sidecar) event(p handoff.Member, was choice.Verdict) {
+func (s *Sidecar) event(p handoff.Member) {
 	pr := s.pairs[p]
 	by := ""
 	if t := pr.choice.Transport; t != "" {
 		by = t + ": "
 	}
-	bad := func(v choice.Verdict) bool { return v == choice.Degraded || v == choice.Broken }
 	switch f := pr.finding; {
-	case bad(f.Verdict):
+	case f.Verdict == choice.Degraded || f.Verdict == choice.Broken:
+		pr.lesser = true
 		s.publish(events.Event{Kind: events.Degraded, Peer: p.Name(), Cause: by + string(f.Verdict) + ": " + f.Cause})
-	case bad(was):
+	case pr.lesser:
+		pr.lesser = false
 		s.publish(events.Event{Kind: events.Restored, Peer: p.Name(), Cause: by + string(f.Verdict)})
 	}
 }

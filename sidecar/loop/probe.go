@@ -32,6 +32,7 @@ type probed struct {
 	at       time.Time // zero: not measured
 	expected choice.Expected
 	finding  choice.Finding
+	lesser   bool // the newest event says that it is worth less than it should be
 
 	running bool
 	round   int
@@ -119,7 +120,7 @@ func (g *staging) judge(p handoff.Member, pr *pair, m choice.Measured, b choice.
 		g.again(p, pr, m)
 		return
 	}
-	if g.s.pairs[p] == pr {
+	if g.s.pairs[p] == pr && g.s.staged(p) {
 		pr.measured, pr.at, pr.expected = m, time.Now(), e
 		g.s.found(p, f)
 	}

@@ -127,9 +127,11 @@ func (g *staging) engine(a handoff.Attach, b *buffers) {
 	})
 }
 
-// moverRestarted: the packs of the one that died have ended, and the links to the arena.
+// moverRestarted: the packs of the one that died have ended, and the links to the arena. Whose
+// memory is staged is chosen anew with each link.
 func (g *staging) moverRestarted() {
 	if g != nil {
+		clear(g.links)
 		g.s.step(machine.PackerExited{})
 		g.stage.Relink()
 	}

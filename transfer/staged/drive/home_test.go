@@ -1,6 +1,7 @@
 package drive_test
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/batonkv/baton/kernels/rows/plain"
@@ -23,4 +24,16 @@ func onHost(t testing.TB) home {
 		}
 		return m
 	}, transfertest.Memfd}
+}
+
+var minted struct {
+	sync.Mutex
+	n uint64
+}
+
+func mint() uint64 {
+	minted.Lock()
+	defer minted.Unlock()
+	minted.n++
+	return minted.n
 }

@@ -6,7 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -68,24 +68,13 @@ type node struct {
 	fails   bool          // the start of a wire mover
 	failing chan struct{} // closed when one is about to
 	broken  error         // what the start of a wire mover says; nil: it goes well
+	opening atomic.Pointer[opening]
 }
 
 type result struct {
 	job   staged.Job
 	bytes int64
 	err   error
-}
-
-var minted struct {
-	sync.Mutex
-	n uint64
-}
-
-func mint() uint64 {
-	minted.Lock()
-	defer minted.Unlock()
-	minted.n++
-	return minted.n
 }
 
 // answer is Config.Answer of nodes to come.
@@ -113,7 +102,7 @@ func newNodeAt(t testing.TB, s shape, id transfer.PeerID, cut parallel.Cut, rank
 			t.Fatal(err)
 		}
 	}
-	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Chunk: chunk, Local: local, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
+	n.stage, err = drive.New(t.Context(), drive.Config{Chunks: chunks, Chunk: chunk, Local: opens{local, n}, Region: 100, Mint: mint, Owner: n, Log: slog.New(slog.DiscardHandler),
 		Route: func(p transfer.PeerID) drive.Route { return n.routes[p] }, Host: func(transfer.PeerID) string { return "127.0.0.1" }, Patience: 250 * time.Millisecond, Answer: answer,
 		Start: func(ctx context.Context, r drive.Route, id staged.Incarnation, arena transfer.Memory) (drive.Mover, error) {
 			return n.start(ctx, r, id, arena, cmp.Or(chunk, drive.ChunkBytes))

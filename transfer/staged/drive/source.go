@@ -230,4 +230,5 @@ type engine struct {
 	regions func() (map[transfer.RegionID]transfer.Memory, error)
 	cuts    map[string]*cut
 	out, in transfer.Link // to pack, and to unpack; nil while the local mover maps neither
+	giveUp  func()        // ends the tries to have them; nil before the first
 }

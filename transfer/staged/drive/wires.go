@@ -34,6 +34,9 @@ var ErrIdle = errors.New("drive: no session to its group is left")
 // again is the pause before a wire mover that ended or did not start has a successor.
 const again = 200 * time.Millisecond
 
+// againMost bounds what doubling it comes to.
+const againMost = 5 * time.Second
+
 // wire makes sure that a route has a wire mover, or will have one.
 func (s *Stage) wire(r Route) {
 	if s.wires[r] != nil || s.ctx.Err() != nil {
@@ -214,6 +217,9 @@ func (s *Stage) NoEngine() {
 }
 
 func (s *Stage) unlink(e *engine) {
+	if e.giveUp != nil {
+		e.giveUp()
+	}
 	for _, l := range []transfer.Link{e.out, e.in} {
 		if l != nil {
 			s.work.Go(func() { _ = l.Close() }) // dead with its mover, or quiet
@@ -223,50 +229,79 @@ func (s *Stage) unlink(e *engine) {
 }
 
 // Relink opens the local mover's way between the engine and the arena, after the mover has
-// started anew too.
+// started anew too. What fails is tried again, with pauses, for as long as the engine stays:
+// a host short of descriptors or a GPU short of memory gets over it.
 func (s *Stage) Relink() {
 	e := s.engine
 	if e == nil {
 		return
 	}
 	s.unlink(e)
+	ctx, giveUp := context.WithCancel(s.ctx)
+	e.giveUp = giveUp
 	s.work.Go(func() {
-		out, in, err := s.links(e)
-		if err != nil {
-			s.cfg.Log.Warn("staging has no way to the engine's memory", "err", err)
-			return
-		}
-		told := make(chan struct{})
-		ok := s.post(func() {
-			close(told)
-			if s.engine == e && e.out == nil {
-				e.out, e.in = out, in
+		defer giveUp()
+		said, pause := "", again
+		for out, in, err := s.links(ctx, e); ; out, in, err = s.links(ctx, e) {
+			if err == nil {
+				s.linked(ctx, e, out, in, said != "")
 				return
 			}
-			s.unlink(&engine{out: out, in: in})
-		})
-		if ok {
+			if said != err.Error() && ctx.Err() == nil {
+				said = err.Error()
+				s.cfg.Log.Warn("staging has no way to the engine's memory, trying again", "err", err)
+			}
+			wait := time.NewTimer(pause)
 			select {
-			case <-told:
+			case <-wait.C:
+			case <-ctx.Done():
+				wait.Stop()
 				return
-			case <-s.ctx.Done():
 			}
+			pause = min(2*pause, againMost)
 		}
-		_, _ = out.Close(), in.Close() // the stage is closed
 	})
 }
 
-func (s *Stage) links(e *engine) (out, in transfer.Link, err error) {
+// linked hands a way over to the owner's goroutine, unless ctx has ended by then: the way may
+// be that of a mover that is gone.
+func (s *Stage) linked(ctx context.Context, e *engine, out, in transfer.Link, late bool) {
+	told := make(chan struct{})
+	ok := s.post(func() {
+		defer close(told)
+		if ctx.Err() != nil {
+			s.unlink(&engine{out: out, in: in})
+			return
+		}
+		e.out, e.in = out, in
+		if late {
+			s.cfg.Log.Warn("staging has a way to the engine's memory again")
+		}
+	})
+	if ok {
+		select {
+		case <-told:
+		case <-s.ctx.Done():
+		}
+	}
+	select {
+	case <-told:
+	default:
+		_, _ = out.Close(), in.Close() // the stage was closed before it heard
+	}
+}
+
+func (s *Stage) links(ctx context.Context, e *engine) (out, in transfer.Link, err error) {
 	own, err := e.regions()
 	if err != nil {
 		return nil, nil, err
 	}
-	if out, err = s.cfg.Local.Open(s.ctx, transfer.Peer{ID: "engine", Regions: own}); err != nil {
+	if out, err = s.cfg.Local.Open(ctx, transfer.Peer{ID: "engine", Regions: own}); err != nil {
 		return nil, nil, err
 	}
 	mem, err := s.arena.memory()
 	if err == nil {
-		in, err = s.cfg.Local.Open(s.ctx, transfer.Peer{ID: "staging", Regions: map[transfer.RegionID]transfer.Memory{0: mem}})
+		in, err = s.cfg.Local.Open(ctx, transfer.Peer{ID: "staging", Regions: map[transfer.RegionID]transfer.Memory{0: mem}})
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, out.Close())
