@@ -30,14 +30,20 @@ var builtIn = map[string]func(*slog.Logger) adapter.Adapter{
 	"webhook": func(*slog.Logger) adapter.Adapter { return &webhook.Adapter{} },
 }
 
-// checkAdapters says which adapters are not built in, and which programs are not there.
-// Those are looked for on rank 0 alone, which starts them.
-func checkAdapters(c *config.Sidecar) error {
+// checkAdapters says which adapters are not built in, which of those that are refuse their
+// part of the configuration, and which programs are not there. Parts and programs are those of
+// rank 0 alone, which starts them. What a program wants in its part, it says when it runs.
+func checkAdapters(ctx context.Context, c *config.Sidecar) error {
 	var errs []error
 	for _, a := range c.Adapters {
 		if a.BuiltIn != "" && builtIn[a.BuiltIn] == nil {
 			errs = append(errs, fmt.Errorf("%w: adapters.%s.built-in: %q: want one of %s, or a command", config.ErrConfig,
 				a.Name, a.BuiltIn, strings.Join(slices.Sorted(maps.Keys(builtIn)), ", ")))
+		}
+		if open := builtIn[a.BuiltIn]; c.Rank == 0 && open != nil {
+			if err := open(slog.New(slog.DiscardHandler)).Configure(ctx, []byte(a.Section)); err != nil {
+				errs = append(errs, fmt.Errorf("%w: adapters.%s.config: %w", config.ErrConfig, a.Name, err))
+			}
 		}
 		if c.Rank == 0 && len(a.Command) > 0 && a.Command[0] != "" {
 			if _, err := exec.LookPath(a.Command[0]); err != nil {

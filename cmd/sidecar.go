@@ -45,6 +45,7 @@ import (
 func newSidecarCmd() *cobra.Command {
 	c := config.Default()
 	var file string
+	var check bool
 	cmd := &cobra.Command{
 		Use:   "sidecar [--config FILE]",
 		Short: "Run the sidecar of one rank",
@@ -52,13 +53,22 @@ func newSidecarCmd() *cobra.Command {
 sidecars and control planes on listen, and starts the mover that copies.
 
 Every key of the file has a flag of the same name, which wins; adapters has none.
-All keys are checked before anything is opened, and so are the programs of adapters and the
-paths of NIXL that are named. An adapter checks its own part, config, when the sidecar is up:
-one that refuses it is an error in the log and stays down, and the sidecar works without it.
-One that fails is started again, after 0.2 s and then twice as long each time, up to 30 s.`,
+All keys are checked before anything is opened, and so are the certificate, the programs of
+adapters, the parts of built-in adapters and the paths of NIXL that are named; --check does only
+that. An adapter with a program checks its own part, config, when the sidecar is up: one that
+refuses it is an error in the log and stays down, and the sidecar works without it. One that
+fails is started again, after 0.2 s and then twice as long each time, up to 30 s.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(config.Load(file, cmd.Flags(), &c), checkAdapters(&c), checkNIXL(cmd.Context(), &c.Staging)); err != nil {
+			if err := errors.Join(config.Load(file, cmd.Flags(), &c), checkAdapters(cmd.Context(), &c), checkNIXL(cmd.Context(), &c.Staging)); err != nil {
+				return err
+			}
+			own, err := certificate(&c)
+			if err != nil {
+				return err
+			}
+			if check {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "nothing is wrong with the configuration of %s\n", own.Identity)
 				return err
 			}
 			log, err := config.NewLogger(cmd.ErrOrStderr(), c.LogLevel, c.LogFormat)
@@ -66,12 +76,26 @@ One that fails is started again, after 0.2 s and then twice as long each time, u
 				return err
 			}
 			slog.SetDefault(log)
-			return runSidecar(cmd.Context(), c, log.With("group", c.Group, "rank", c.Rank))
+			return runSidecar(cmd.Context(), c, own, log.With("group", c.Group, "rank", c.Rank))
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML `file`")
+	cmd.Flags().BoolVar(&check, "check", false, "check the configuration, and start nothing")
 	config.Bind(cmd.Flags(), &c)
 	return cmd
+}
+
+// certificate is this sidecar's own, which names it.
+func certificate(c *config.Sidecar) (*certs.Identified, error) {
+	own, err := c.TLS.Load(time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
+	}
+	if want := certs.SidecarID(c.Cluster, c.Tenant, c.Group, c.Rank); own.Identity != want {
+		return nil, fmt.Errorf("%w: tls.cert is of %s, this sidecar is %s: its peers would refuse it: make one with baton certs leaf",
+			certs.ErrIdentity, own.Identity, want)
+	}
+	return own, nil
 }
 
 // copyGrace is how long a stopping sidecar waits for copies before it ends its mover.
@@ -100,10 +124,10 @@ type parts struct {
 }
 
 // runSidecar runs until ctx ends or the parent does.
-func runSidecar(ctx context.Context, c config.Sidecar, log *slog.Logger) (err error) {
+func runSidecar(ctx context.Context, c config.Sidecar, own *certs.Identified, log *slog.Logger) (err error) {
 	ctx, cancel := lifeline.Context(ctx)
 	defer cancel()
-	p := &parts{cfg: c, log: log, self: handoff.Member{Group: c.Group, Rank: layout.Rank(c.Rank), Incarnation: handoff.Incarnation(loop.Random())}}
+	p := &parts{cfg: c, log: log, id: own, self: handoff.Member{Group: c.Group, Rank: layout.Rank(c.Rank), Incarnation: handoff.Incarnation(loop.Random())}}
 	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.takeOver(ctx); err != nil {
 		return err
@@ -132,16 +156,9 @@ func (p *parts) close() error {
 	return err
 }
 
-// outside opens what other processes are: certificates, discovery, events, metrics.
+// outside opens what other processes are: discovery, events, metrics.
 func (p *parts) outside(ctx context.Context) (err error) {
 	c := p.cfg
-	if p.id, err = c.TLS.Load(time.Now()); err != nil {
-		return fmt.Errorf("%w: %w", config.ErrConfig, err)
-	}
-	if want := certs.SidecarID(c.Cluster, c.Tenant, c.Group, c.Rank); p.id.Identity != want {
-		return fmt.Errorf("%w: tls.cert is of %s, this sidecar is %s: its peers would refuse it: make one with baton certs leaf",
-			certs.ErrIdentity, p.id.Identity, want)
-	}
 	c.Etcd.Log, c.NATS.Log = p.log, p.log
 	c.Etcd.Alive = func(pid int32, started uint64) bool { return lifeline.Alive(int(pid), started) }
 	if p.registry, err = etcd.Open(ctx, c.Etcd); err != nil {

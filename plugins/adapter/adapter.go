@@ -25,7 +25,8 @@ type Adapter interface {
 	Register(ctx context.Context) (Info, error)
 	// Configure hands over the adapter's own part of the configuration, in YAML, which is
 	// empty when it has none. handoff.ErrSection refuses it for good: the text says which field
-	// and why, and nothing is tried again. Any other error is tried again.
+	// and why, and nothing is tried again. Any other error is tried again. One that is built
+	// into baton reaches nothing outside: a sidecar asks it before it starts, too.
 	Configure(ctx context.Context, section []byte) error
 	// Sync tells the whole state. What the control plane knew of the group before is void.
 	Sync(ctx context.Context, s State) error
