@@ -70,7 +70,7 @@ func (p *parts) speak(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, a := range c.Adapters {
 		log := p.log.With("adapter", a.Name)
-		open := child.Open(a.Command, log)
+		open := child.Open(a.Command, socketsIn(c.RunDir), log)
 		if a.BuiltIn != "" {
 			open = drive.BuiltIn(func() adapter.Adapter { return builtIn[a.BuiltIn](log) })
 		}
@@ -91,6 +91,18 @@ func (p *parts) speak(ctx context.Context) {
 		})
 	}
 	p.onClose(func() error { stop(); running.Wait(); return nil })
+}
+
+// maxSocketsIn leaves room in a socket's path, which has 107 bytes, for a folder and a name.
+const maxSocketsIn = 60
+
+// socketsIn is where the sockets of programs are: in the run directory, which the next sidecar
+// tidies, or among temporary files when its path is too long for that.
+func socketsIn(runDir string) string {
+	if len(runDir) > maxSocketsIn {
+		return ""
+	}
+	return runDir
 }
 
 func stages() (names []string) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/plugins/adapter/child"
 	"github.com/batonkv/baton/sidecar/sockfd"
 	"github.com/batonkv/baton/transfer/staged/drive"
 )
@@ -80,6 +81,13 @@ func TestTakeOver(t *testing.T) {
 	}
 	marks := []string{filepath.Join(dir, markFile), wireMark(dir, drive.Route{Group: "decode-0", Transport: config.TCP}),
 		wireMark(dir, drive.Route{Group: "decode-1", Transport: config.TCP})}
+	left := filepath.Join(dir, child.Folder+"1", "socket") // of an adapter
+	if err := os.MkdirAll(filepath.Dir(left), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, len(marks))
 	for _, mark := range marks {
 		left := exec.Command("sleep", "600")
@@ -99,6 +107,9 @@ func TestTakeOver(t *testing.T) {
 	}
 	for range marks {
 		<-ended // SIGKILL: else the test would wait ten minutes
+	}
+	if _, err := os.Stat(filepath.Dir(left)); !os.IsNotExist(err) {
+		t.Errorf("the folder of an adapter's socket: %v", err)
 	}
 	err := second.takeOver(t.Context())
 	if !errors.Is(err, sockfd.ErrSocket) || !strings.Contains(err.Error(), fmt.Sprintf("held by process %d: stop it", os.Getpid())) {

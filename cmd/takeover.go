@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonkv/baton/cmd/config"
 	"github.com/batonkv/baton/lifeline"
+	"github.com/batonkv/baton/plugins/adapter/child"
 	"github.com/batonkv/baton/sidecar/sockfd"
 	"github.com/batonkv/baton/transfer/staged/drive"
 )
@@ -53,6 +54,11 @@ func (p *parts) takeOver(ctx context.Context) error {
 		return fmt.Errorf("%w: run-dir: %w", config.ErrConfig, err)
 	}
 	for _, f := range files {
+		if strings.HasPrefix(f.Name(), child.Folder) { // its adapter ended with the sidecar
+			if err := os.RemoveAll(filepath.Join(dir, f.Name())); err != nil {
+				return err
+			}
+		}
 		wire := strings.HasPrefix(f.Name(), wirePrefix) && strings.HasSuffix(f.Name(), markSuffix)
 		if !wire && f.Name() != markFile {
 			continue

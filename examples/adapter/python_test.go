@@ -19,7 +19,7 @@ func TestPython(t *testing.T) {
 	plugintest.Run(t, func(t *testing.T) plugintest.Subject {
 		file := filepath.Join(t.TempDir(), "state.json")
 		return plugintest.Subject{
-			Open:    child.Open([]string{python, "python/file_adapter.py"}, slog.New(slog.NewTextHandler(t.Output(), nil))),
+			Open:    child.Open([]string{python, "python/file_adapter.py"}, "", slog.New(slog.NewTextHandler(t.Output(), nil))),
 			Section: []byte("file: " + file),
 			Bad:     [][]byte{nil, []byte("file: here"), []byte("fiel: /x"), {0xff, 0xfe}, []byte("file: /x\nurl: /y")},
 			Shows: func(t *testing.T) map[string]string {

@@ -81,7 +81,7 @@ func TestBuiltIn(t *testing.T) {
 func TestChild(t *testing.T) {
 	t.Setenv(envChild, "1")
 	plugintest.Run(t, func(t *testing.T) plugintest.Subject {
-		return subject(t, child.Open([]string{os.Args[0]}, slog.New(slog.NewTextHandler(t.Output(), nil))))
+		return subject(t, child.Open([]string{os.Args[0]}, "", slog.New(slog.NewTextHandler(t.Output(), nil))))
 	})
 }
 

@@ -30,9 +30,14 @@ import (
 // startWithin bounds a handshake when the context of Open does not.
 const startWithin = time.Minute
 
-// Open launches command, a program and its arguments, for each life. What the program
-// writes to its standard error goes to log, line by line and bounded.
-func Open(command []string, log *slog.Logger) drive.Opener {
+// Folder begins the names of the folders that Open makes, each for the socket of one life. A
+// process that is killed leaves its last one.
+const Folder = "plugin-dir"
+
+// Open launches command, a program and its arguments, for each life. Its socket is in a folder
+// in dir, "" for that of temporary files. What the program writes to its standard error goes to
+// log, line by line and bounded.
+func Open(command []string, dir string, log *slog.Logger) drive.Opener {
 	said := newLines(log)
 	return func(ctx context.Context) (*drive.Life, error) {
 		own, err := selfcert.New(x509.ExtKeyUsageClientAuth)
@@ -48,6 +53,7 @@ func Open(command []string, log *slog.Logger) drive.Opener {
 				return p, nil
 			},
 			AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+			UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: dir},
 			// As AutoMTLS has it, which adds the child's certificate as the one root; without
 			// one there is none.
 			TLSConfig:    &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: x509.NewCertPool(), ServerName: selfcert.Name, MinVersion: tls.VersionTLS12},

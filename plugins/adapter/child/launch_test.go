@@ -20,7 +20,10 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
-const envRole = "CHILD_TEST_ROLE"
+const (
+	envRole = "CHILD_TEST_ROLE"
+	envDir  = "CHILD_TEST_DIR" // of a parent's sockets
+)
 
 // roles are what the test binary does when a test starts it as a child.
 var roles = map[string]func(){
@@ -36,7 +39,7 @@ var roles = map[string]func(){
 	"sleeps": func() { <-lifeline.Watch() },
 	"parent": func() {
 		os.Setenv(envRole, "adapter")
-		l, err := Open([]string{os.Args[0]}, slog.New(slog.DiscardHandler))(context.Background())
+		l, err := Open([]string{os.Args[0]}, os.Getenv(envDir), slog.New(slog.DiscardHandler))(context.Background())
 		if err == nil {
 			err = lifeline.Ready(l.PID)
 		}
@@ -53,16 +56,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// opener launches this binary in a role, with a folder for temporary files of its own.
+// opener launches this binary in a role, with a folder for sockets of its own.
 func opener(t *testing.T, role string, log *slog.Logger) drive.Opener {
 	t.Setenv(envRole, role)
-	t.Setenv("TMPDIR", t.TempDir())
+	dir := t.TempDir()
 	t.Cleanup(func() {
-		if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
 	})
-	return Open([]string{os.Args[0]}, log)
+	return Open([]string{os.Args[0]}, dir, log)
 }
 
 func open(t *testing.T, role string, log *slog.Logger) *drive.Life {
@@ -85,7 +88,7 @@ func TestWhatIsNoAdapter(t *testing.T) {
 		}
 	}
 	opener(t, "", nil)
-	if _, err := Open([]string{"/none/such"}, slog.New(slog.DiscardHandler))(t.Context()); !errors.Is(err, handoff.ErrHost) || !errors.Is(err, os.ErrNotExist) {
+	if _, err := Open([]string{"/none/such"}, t.TempDir(), slog.New(slog.DiscardHandler))(t.Context()); !errors.Is(err, handoff.ErrHost) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no program: %v", err)
 	}
 }
@@ -143,10 +146,11 @@ func TestPoliteEnd(t *testing.T) {
 	}
 }
 
-// TestItEndsWithItsSidecar kills a process that launched an adapter.
+// TestItEndsWithItsSidecar kills a process that launched an adapter: it leaves a folder, of the
+// name that the next one looks for.
 func TestItEndsWithItsSidecar(t *testing.T) {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envRole+"=parent", "TMPDIR="+t.TempDir()) // who is killed leaves a folder there
+	cmd, dir := exec.Command(os.Args[0]), t.TempDir()
+	cmd.Env = append(os.Environ(), envRole+"=parent", envDir+"="+dir)
 	parent, err := lifeline.Start(cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +173,9 @@ func TestItEndsWithItsSidecar(t *testing.T) {
 		}
 		if n != 1 || err != nil {
 			t.Errorf("adapter %d outlives its sidecar: %v", pid, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || !strings.HasPrefix(left[0].Name(), Folder) {
+			t.Errorf("left behind: %v, %v", left, err)
 		}
 		return
 	}
