@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
@@ -183,6 +184,33 @@ func TestDialFails(t *testing.T) {
 	}
 	if len(b.handler)+len(stranger.handler) != 0 {
 		t.Error("a refused session reached the handler")
+	}
+}
+
+// said takes a log's lines.
+type said chan string
+
+func (s said) Write(b []byte) (int, error) {
+	s <- string(b)
+	return len(b), nil
+}
+
+// TestRefusedIsNamed: the log of a sidecar that another takes for its predecessor says who that is.
+func TestRefusedIsNamed(t *testing.T) {
+	ca, log := certtest.New(t), make(said, 16)
+	a := start(t, ca, "prefill", peer.Limits{})
+	server, client := ca.Configs(t, "baton://c/t/decode/0")
+	self := handoff.Member{Group: "decode", Incarnation: 2}
+	b, err := peer.Listen(peer.Config{Self: self, Host: "h", Listen: "127.0.0.1:0", Server: server, Client: client,
+		Log: slog.New(slog.NewTextHandler(log, nil))}, make(handler, 16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(t, b) })
+	a.Dial(b.Addr(), handoff.Member{Group: "decode", Incarnation: 1})
+	a.next(t, "down")
+	if line := <-log; !strings.Contains(line, "refused") || !strings.Contains(line, "peer="+a.self.String()) || !strings.Contains(line, "decode/0@1 is wanted") {
+		t.Error(line)
 	}
 }
 

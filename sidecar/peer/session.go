@@ -153,6 +153,9 @@ func (s *Session) greeted(stream receiver) error {
 	if err != nil {
 		return err
 	}
+	if !s.dialed {
+		s.peer = hello.Self // whoever is refused is named
+	}
 	self := s.srv.cfg.Self
 	switch {
 	case hello.Self.Group == "" || hello.Self.Incarnation == 0:
@@ -162,7 +165,7 @@ func (s *Session) greeted(stream receiver) error {
 	case !s.dialed && hello.Want != self:
 		return fmt.Errorf("%w: this is %v, %v is wanted", handoff.ErrPeer, self, hello.Want)
 	}
-	s.peer, s.end = hello.Self, hello.End
+	s.end = hello.End
 	return nil
 }
 
