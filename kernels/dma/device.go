@@ -207,12 +207,18 @@ func (d *Device) Fits(n lower.Nest) error { return (*Copier)(nil).Fits(n) }
 func (d *Device) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Buffers) (int64, error) {
 	d.mu.Lock()
 	c := d.copier
+	var hosts []*host
 	if c != nil {
-		d.pinFor(ns, src, dst)
+		hosts = d.unpinned(nil, ns, src, dst)
 	}
 	d.mu.Unlock()
 	if c == nil {
 		return 0, fmt.Errorf("%w: no GPU memory is mapped", transfer.ErrBounds)
+	}
+	for _, h := range hosts {
+		if err := d.pin(ctx, h); err != nil {
+			return 0, err
+		}
 	}
 	return c.Copy(ctx, ns, src, dst)
 }

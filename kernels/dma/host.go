@@ -4,6 +4,7 @@ package dma
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
@@ -18,6 +19,7 @@ type host struct {
 	bytes    int64
 	readOnly bool
 	state    pin
+	pinning  chan struct{} // closed when the driver, which is at it, has answered; nil: it is not
 }
 
 type pin uint8
@@ -54,8 +56,9 @@ func (d *Device) find(at uint64) (int, bool) {
 	return slices.BinarySearchFunc(d.hosts, at, func(h *host, at uint64) int { return cmp.Compare(h.at, at) })
 }
 
-// pinFor pins the host memory that ns touch, as far as that can be. Caller holds mu.
-func (d *Device) pinFor(ns []lower.Nest, src, dst transfer.Buffers) {
+// unpinned adds to out the host memory that ns touch and whose pin is to be tried, or under
+// way. Caller holds mu.
+func (d *Device) unpinned(out []*host, ns []lower.Nest, src, dst transfer.Buffers) []*host {
 	var last transfer.Mapped
 	side := func(bs transfer.Buffers, id uint32) {
 		if uint64(id) >= uint64(len(bs)) || bs[id].GPU || bs[id] == last {
@@ -66,8 +69,11 @@ func (d *Device) pinFor(ns []lower.Nest, src, dst transfer.Buffers) {
 		if !exact {
 			i--
 		}
-		if i >= 0 && last.Addr-d.hosts[i].at < uint64(d.hosts[i].bytes) {
-			d.pin(d.hosts[i])
+		if i < 0 || last.Addr-d.hosts[i].at >= uint64(d.hosts[i].bytes) {
+			return
+		}
+		if h := d.hosts[i]; (h.pinning != nil || d.tries(h)) && !slices.Contains(out, h) {
+			out = append(out, h)
 		}
 	}
 	for i := range ns {
@@ -76,26 +82,61 @@ func (d *Device) pinFor(ns []lower.Nest, src, dst transfer.Buffers) {
 			side(src, ns[i].Src)
 		}
 	}
+	return out
 }
 
-// pin tries it once, and again after PinBytes had no room. Caller holds mu, and has a context.
-func (d *Device) pin(h *host) {
-	room := h.bytes <= d.cfg.PinBytes-d.pinned
-	if h.state == pinned || h.state == refused || h.state == crowded && !room {
-		return
+// tries reports whether a pin of h is to be tried: once, and again after PinBytes had no
+// room. Caller holds mu.
+func (d *Device) tries(h *host) bool {
+	return h.state == untried || h.state == crowded && d.room(h)
+}
+
+func (d *Device) room(h *host) bool { return h.bytes <= d.cfg.PinBytes-d.pinned }
+
+// pin tries it as far as that is to be tried, or waits for whoever does until ctx ends: copies
+// that begin meanwhile would go by a processor. It holds no lock while the driver is at it,
+// which takes as long as touching every page: copies of other memory go on. The caller's
+// copy keeps the GPU.
+func (d *Device) pin(ctx context.Context, h *host) error {
+	d.mu.Lock()
+	if wait := h.pinning; wait != nil {
+		d.mu.Unlock()
+		select {
+		case <-wait:
+			return nil
+		case <-ctx.Done():
+			return canceled(ctx, 0)
+		}
 	}
-	h.state = refused
-	if !room {
+	if !d.tries(h) {
+		d.mu.Unlock()
+		return nil
+	}
+	if !d.room(h) {
 		h.state = crowded
-		d.cfg.Warn(fmt.Errorf("%w: %d bytes of host memory stay unpinned, %d of %d are in use: copies between them and the GPU are slow", transfer.ErrFull, h.bytes, d.pinned, d.cfg.PinBytes))
-		return
+		used := d.pinned
+		d.mu.Unlock()
+		d.cfg.Warn(fmt.Errorf("%w: %d bytes of host memory stay unpinned, %d of %d are in use: copies between them and the GPU are slow", transfer.ErrFull, h.bytes, used, d.cfg.PinBytes))
+		return nil
 	}
-	if err := d.ctx.Pin(h.at, h.bytes, h.readOnly); err != nil {
-		d.cfg.Warn(fmt.Errorf("%w: %d bytes of host memory stay unpinned: copies between them and the GPU are slow", err, h.bytes))
-		return
-	}
-	h.state = pinned
+	done, gpu := make(chan struct{}), d.ctx
+	h.pinning = done
 	d.pinned += h.bytes
+	d.mu.Unlock()
+	err := gpu.Pin(h.at, h.bytes, h.readOnly)
+	d.mu.Lock()
+	h.state = pinned
+	if err != nil {
+		h.state = refused
+		d.pinned -= h.bytes
+	}
+	h.pinning = nil
+	close(done)
+	d.mu.Unlock()
+	if err != nil {
+		d.cfg.Warn(fmt.Errorf("%w: %d bytes of host memory stay unpinned: copies between them and the GPU are slow", err, h.bytes))
+	}
+	return nil
 }
 
 // unpin undoes pin. Caller holds mu.

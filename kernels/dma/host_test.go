@@ -4,10 +4,12 @@ package dma
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +204,55 @@ func TestPinsWhenThereIsRoom(t *testing.T) {
 		t.Setenv("FAKE_CUDA_FAIL", "")
 		pinsAfter(at, pins)
 		must(t, errors.Join(release(), unix.Munmap(second)))
+	}
+}
+
+// While the driver pins host memory, other memory is copied and mapped, and copies of that
+// memory wait, as long as they want: one call pins it for all.
+func TestSlowPin(t *testing.T) {
+	m := newMixed(t, 8192, Config{})
+	fill := func(b []byte) {
+		for i := range b {
+			b[i] = byte(i * 7)
+		}
+	}
+	fill(m.host)
+	ns := []lower.Nest{{Run: 4096, From: layout.U8, To: layout.U8}}
+	fromHost := func(ctx context.Context) error {
+		_, err := m.d.Copy(ctx, ns, transfer.Buffers{m.at}, transfer.Buffers{m.gpu})
+		return err
+	}
+	held, release := m.f.HoldPins()
+	ends := make(chan error, 3)
+	for range 3 {
+		go func() { ends <- fromHost(t.Context()) }()
+	}
+	for held() == 0 {
+		runtime.Gosched()
+	}
+	fill(m.bytes()[:4096])
+	within := []lower.Nest{{DstOff: 4096, Run: 4096, From: layout.U8, To: layout.U8}}
+	if n, err := m.d.Copy(t.Context(), within, transfer.Buffers{m.gpu}, transfer.Buffers{m.gpu}); n != 4096 || err != nil {
+		t.Errorf("beside a slow pin: %d bytes, %v", n, err)
+	}
+	other := m.d.Host(m.at.Addr+1<<20, 4096, false)
+	must(t, other())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := fromHost(ctx); !errors.Is(err, transfer.ErrCanceled) {
+		t.Errorf("who does not wait for it: %v", err)
+	}
+	select {
+	case err := <-ends:
+		t.Errorf("a copy did not wait for the pin: %v", err)
+	default:
+	}
+	release()
+	for range 3 {
+		must(t, <-ends)
+	}
+	if c := m.f.Counts(); c.Pins != 1 || c.Pinned != 3 || !bytes.Equal(m.bytes()[:4096], m.host[:4096]) || !bytes.Equal(m.bytes()[4096:], m.host[:4096]) {
+		t.Errorf("%+v", c)
 	}
 }
 

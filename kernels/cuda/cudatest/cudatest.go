@@ -29,7 +29,7 @@ type Counts struct {
 
 	Pinned, Pageable int64 // copies between a GPU and host memory
 
-	hold int64
+	hold, holdPins, heldPins int64
 }
 
 // Leaks are the Counts without what only counts up, to be compared with the zero value.

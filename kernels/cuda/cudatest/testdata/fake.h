@@ -18,7 +18,7 @@ enum {
 };
 enum { DEVICES = 4, GRAIN = 2 << 20, MAX_PITCH = 0x7fffffff };
 
-// What a test reads, and hold, which it writes. The order is cudatest.Counts'.
+// What a test reads, and the holds, which it writes. The order is cudatest.Counts'.
 struct counts {
 	int64_t allocs, opens, phys, reserved, maps, streams, events, contexts, pins; // live
 	int64_t violations;                                                                            // use of freed memory and the like
@@ -26,6 +26,7 @@ struct counts {
 	int64_t strided, flat, batches, batched, sets, bytes;
 	int64_t pinned, pageable; // copies between a GPU and host memory
 	int64_t hold; // while not zero nothing progresses
+	int64_t hold_pins, held_pins; // while the first is not zero no memory is pinned; calls that wait for it
 };
 extern struct counts fake_cuda;
 

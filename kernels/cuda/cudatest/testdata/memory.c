@@ -224,6 +224,9 @@ int host(uintptr_t at, size_t n, int *pinned) {
 }
 
 static int f_pin(void *at, size_t n, unsigned flags) {
+	__atomic_add_fetch(&fake_cuda.held_pins, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&fake_cuda.hold_pins, __ATOMIC_SEQ_CST)) usleep(100);
+	__atomic_sub_fetch(&fake_cuda.held_pins, 1, __ATOMIC_SEQ_CST);
 	CALL("cuMemHostRegister") {
 		int pinned;
 		uintptr_t p = (uintptr_t)at;
