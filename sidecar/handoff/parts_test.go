@@ -141,10 +141,14 @@ func TestPinGrows(t *testing.T) {
 		"other blocks":         {export(func(e *Export) { e.Blocks = []int32{8, 7} }), ErrEngine},
 		"fewer blocks":         {export(func(e *Export) { e.Blocks = nil }), ErrEngine},
 		"of another length":    {export(func(e *Export) { e.Tokens, e.Position = 4, 4 }), ErrPosition},
+		"other weights":        {part(func(e *ExportPart) { e.WeightsEpoch = 2 }), ErrWeights},
+		"another salt":         {part(func(e *ExportPart) { e.Salt.Namespace = "n" }), ErrEngine},
+		"closes other weights": {export(func(e *Export) { e.WeightsEpoch = 2 }), ErrWeights},
+		"closes another salt":  {export(func(e *Export) { e.Salt.LoRA = "l" }), ErrEngine},
 		"closes":               {export(func(*Export) {}), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := NewPin("r", PinInfo{Pin: 9, Tokens: 5, Position: 5}, 1, lease)
+			p := NewPin("r", PinInfo{Pin: 9, Tokens: 5, Position: 5}, 0, Salt{}, lease)
 			if err := p.Grow(first); err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +169,7 @@ func TestPinGrows(t *testing.T) {
 // TestFencedParts: parts are told in order, each when its fence is over, the slot with the
 // last alone.
 func TestFencedParts(t *testing.T) {
-	p := NewPin("r", PinInfo{Pin: 9, Tokens: 5, Position: 5}, 1, lease)
+	p := NewPin("r", PinInfo{Pin: 9, Tokens: 5, Position: 5}, 0, Salt{}, lease)
 	err := errors.Join(p.Grow(ExportPart{Part: 1, Blocks: []int32{7}, Tokens: 5, Position: 5, Reach: All(2), Fence: 3}),
 		p.Exports(Export{Blocks: []int32{7, 8}, Slot: 4, Tokens: 5, Position: 5, Parts: 1, Fence: 2}))
 	if err != nil {

@@ -14,8 +14,9 @@ type Pin struct {
 	Label    string
 	ID       ID // zero until Leased
 	Deadline time.Duration
-	// WeightsEpoch is of the weights that made the state.
+	// WeightsEpoch is of the weights that made the state, for prompts of this Salt.
 	WeightsEpoch uint64
+	Salt         Salt
 	Extent
 
 	parts  uint32   // that the engine exported
@@ -94,9 +95,9 @@ type growth struct {
 }
 
 // NewPin is a pin of nothing: Exports or Grow says of what. Slot of i does not count.
-func NewPin(label string, i PinInfo, weights uint64, deadline time.Duration) *Pin {
+func NewPin(label string, i PinInfo, weights uint64, salt Salt, deadline time.Duration) *Pin {
 	i.Blocks, i.Slot = nil, -1
-	return &Pin{Label: label, Info: i, WeightsEpoch: weights, Deadline: deadline}
+	return &Pin{Label: label, Info: i, WeightsEpoch: weights, Salt: salt, Deadline: deadline}
 }
 
 // Grow takes the next part. An error says what the engine broke.
@@ -111,6 +112,10 @@ func (p *Pin) Grow(e ExportPart) error {
 	case e.Tokens != p.Info.Tokens || e.Position != p.Info.Position:
 		return fmt.Errorf("%w: part %d of label %q is of %d tokens at position %d, the first of %d at %d", ErrPosition, e.Part, p.Label,
 			e.Tokens, e.Position, p.Info.Tokens, p.Info.Position)
+	case e.WeightsEpoch != p.WeightsEpoch:
+		return fmt.Errorf("%w: part %d of label %q is of epoch %d, the first of %d", ErrWeights, e.Part, p.Label, e.WeightsEpoch, p.WeightsEpoch)
+	case e.Salt != p.Salt:
+		return fmt.Errorf("%w: part %d of label %q has another salt than the first", ErrEngine, e.Part, p.Label)
 	case !e.Reach.Within(e.Tokens) || !e.Reach.Follows(before):
 		return fmt.Errorf("%w: part %d of label %q reaches %+v of %d tokens, after %+v", ErrEngine, e.Part, p.Label, e.Reach, e.Tokens, before)
 	case len(p.table)+len(e.Blocks) > maxTable:
@@ -121,8 +126,8 @@ func (p *Pin) Grow(e ExportPart) error {
 	return nil
 }
 
-// Blocks is how many blocks the engine named.
-func (p *Pin) Blocks() int { return len(p.table) }
+// Table is what blocks the engine named. It is p's.
+func (p *Pin) Table() []int32 { return p.table }
 
 // Exports takes all of it, and closes the parts before. An error says what the engine broke.
 func (p *Pin) Exports(e Export) error {
@@ -132,6 +137,10 @@ func (p *Pin) Exports(e Export) error {
 	case e.Tokens != p.Info.Tokens || e.Position != p.Info.Position:
 		return fmt.Errorf("%w: export of %q is of %d tokens at position %d, its parts of %d at %d", ErrPosition, p.Label,
 			e.Tokens, e.Position, p.Info.Tokens, p.Info.Position)
+	case e.WeightsEpoch != p.WeightsEpoch:
+		return fmt.Errorf("%w: export of %q is of epoch %d, its parts of %d", ErrWeights, p.Label, e.WeightsEpoch, p.WeightsEpoch)
+	case e.Salt != p.Salt:
+		return fmt.Errorf("%w: export of %q has another salt than its parts", ErrEngine, p.Label)
 	case len(e.Blocks) < len(p.table) || !slices.Equal(e.Blocks[:len(p.table)], p.table):
 		return fmt.Errorf("%w: export of %q names other blocks than its parts", ErrEngine, p.Label)
 	}

@@ -103,6 +103,26 @@ func (s *Source) Pinned(m Pinned) error {
 	return nil
 }
 
+// Await ends s at that instant if it is not leased by then.
+func (s *Source) Await(until time.Duration) {
+	if s.state == Announced {
+		s.deadline = min(s.deadline, until)
+	}
+}
+
+// Missing are the ranks that pin nothing of what others pin. What nobody pins misses none.
+func (s *Source) Missing() (ranks []int32) {
+	for r, p := range s.pins {
+		if p.Pin == 0 {
+			ranks = append(ranks, int32(r))
+		}
+	}
+	if len(ranks) == len(s.pins) {
+		return nil
+	}
+	return ranks
+}
+
 // Complete reports whether every rank pins all of it and the leader's engine exported.
 func (s *Source) Complete() bool {
 	return s.export != nil && s.pinned() && !s.grown.more()

@@ -3,6 +3,7 @@ package handoff
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -230,5 +231,28 @@ func TestPinAnswers(t *testing.T) {
 		if got := p.Answers(c); got != x.want {
 			t.Errorf("%+v: %v", x, got)
 		}
+	}
+}
+
+// TestAwait: the wait for the ranks that pin nothing only gets shorter, and no lease is.
+func TestAwait(t *testing.T) {
+	s := NewSource(ID{N: 1}, Key{1}, "r", 2, 90)
+	if m := s.Missing(); m != nil {
+		t.Fatalf("missing %v of what nobody pins", m)
+	}
+	if err := errors.Join(s.Exported(Export{Label: "r", Tokens: 1, Position: 1}), s.Pinned(Pinned{Label: "r", Pin: PinInfo{Rank: 1, Pin: 5, Tokens: 1, Position: 1}})); err != nil {
+		t.Fatal(err)
+	}
+	s.Await(50)
+	s.Await(70)
+	if m := s.Missing(); !slices.Equal(m, []int32{0}) || s.Deadline() != 50 || s.Expired(49) {
+		t.Fatalf("missing %v until %v", m, s.Deadline())
+	}
+	if err := s.Pinned(Pinned{Label: "r", Pin: PinInfo{Pin: 6, Tokens: 1, Position: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	s.Lease(40, 30, 30)
+	if s.Await(50); s.Missing() != nil || s.Deadline() != 70 {
+		t.Fatalf("missing %v, leased until %v", s.Missing(), s.Deadline())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/batonkv/baton/sidecar/events"
@@ -69,10 +70,18 @@ func (s *Sidecar) carry(f machine.Effect) {
 	case machine.Advertise:
 		s.advertise(f)
 	case machine.Refuse:
-		s.cfg.Metrics.Dropped(reason(f.Why))
-		s.refused[f.What]++
-		s.log.Warn("message refused", "from", f.Peer, "type", f.What, "why", f.Why)
+		s.refuse(f)
 	}
+}
+
+func (s *Sidecar) refuse(f machine.Refuse) {
+	s.cfg.Metrics.Dropped(reason(f.Why))
+	s.refused[f.What]++
+	level := slog.LevelWarn
+	if f.What == "Checked" && f.Why == machine.Unmatched { // to an import that was dropped meanwhile
+		level = slog.LevelDebug
+	}
+	s.log.Log(s.ctx, level, "message refused", "from", f.Peer, "type", f.What, "why", f.Why)
 }
 
 func (s *Sidecar) toEngine(f machine.ToEngine) {
@@ -213,6 +222,9 @@ func (s *Sidecar) publish(e events.Event) {
 	s.cfg.Publisher.Publish(e)
 	if e.Kind == events.Expired {
 		s.cfg.Metrics.Handoff(metrics.Expired)
+		if e.Cause != "" {
+			s.log.Warn("an export ends that not every rank has", "handoff", e.Handoff, "label", e.Label, "err", e.Cause)
+		}
 	}
 	s.log.Debug("event", "kind", e.Kind, "handoff", e.Handoff, "label", e.Label, "cause", e.Cause)
 }

@@ -15,7 +15,8 @@ import (
 // leave.
 const maxAdding = 2
 
-// sumTries is how often a sum is asked for when movers die under it: it reads alone.
+// sumTries is how often a sum is asked for when movers die under it: it reads alone. A while
+// passes between two, in which the next mover comes up.
 const sumTries = 3
 
 // verify carries out what is about sums.
@@ -60,10 +61,12 @@ func (s *Sidecar) addUp() {
 }
 
 func sum(ctx context.Context, adder transfer.Summer, f machine.Sum) (made []uint64, err error) {
-	for range sumTries {
-		if made, err = adder.Sum(ctx, &f.Job); !errors.Is(err, transfer.ErrMover) {
-			break
+	var t trouble
+	for tries := 1; ; tries++ {
+		if made, err = adder.Sum(ctx, &f.Job); !errors.Is(err, transfer.ErrMover) || tries == sumTries || ctx.Err() != nil {
+			return made, err
 		}
+		wait, _ := t.failed(err)
+		pause(ctx, wait)
 	}
-	return made, err
 }

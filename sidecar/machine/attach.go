@@ -21,7 +21,7 @@ func (m *Machine) attach(s Session, a handoff.Attach) {
 		return
 	}
 	m.attaches++
-	e := &engine{session: s, attach: a, fdKey: m.cfg.Mint(), asked: map[uint64]bool{}, freeing: freeing{}, early: map[uint64]*handoff.Dest{},
+	e := &engine{session: s, attach: a, bounds: handoff.NewBounds(a), fdKey: m.cfg.Mint(), asked: map[uint64]bool{}, freeing: freeing{}, early: map[uint64]*handoff.Dest{},
 		stated: a.Held, decided: a.Held, held: a.Held, applied: a.Applied, tail: a.Decisions}
 	e.attach.Decisions = nil
 	for _, d := range e.tail {
@@ -54,8 +54,6 @@ func (m *Machine) checkAttach(a handoff.Attach) error {
 		return fmt.Errorf("%w: ranks is %d: want 1 to %d, and more than rank %d", handoff.ErrAttach, a.Ranks, maxRanks, a.Rank)
 	case a.Instance == 0:
 		return fmt.Errorf("%w: group_instance is 0: want a random number, equal on all ranks of one launch", handoff.ErrAttach)
-	case a.Capacity.BlockTokens < 1:
-		return fmt.Errorf("%w: capacity.block_tokens is %d", handoff.ErrAttach, a.Capacity.BlockTokens)
 	case !m.quiet():
 		return fmt.Errorf("%w: copies into the previous engine's memory are not finished: attach again", handoff.ErrAttach)
 	case len(a.Imports) > 0 && a.Rank != 0:
@@ -78,6 +76,9 @@ func (m *Machine) checkAttach(a handoff.Attach) error {
 	}
 	if err := a.Model.Layout.Check(a.Shards); err != nil {
 		return fmt.Errorf("%w: %w", handoff.ErrAttach, err)
+	}
+	if err := handoff.CheckCapacity(a); err != nil {
+		return err
 	}
 	if err := layout.CheckMemory(a.Model.Layout, a.Shards, lens); err != nil {
 		return fmt.Errorf("%w: %w", handoff.ErrAttach, err)

@@ -11,6 +11,7 @@ import (
 type engine struct {
 	session Session
 	attach  handoff.Attach
+	bounds  handoff.Bounds // of attach
 	fdKey   uint64
 	ready   bool            // BuffersReady came
 	mapped  bool            // the mover reaches its buffers

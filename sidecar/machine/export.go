@@ -111,7 +111,7 @@ func (m *Machine) pin(e handoff.Export, computed int32) *handoff.Pin {
 	}
 	id := m.mintPin()
 	p := handoff.NewPin(e.Label, handoff.PinInfo{Rank: m.cfg.Self.Rank, Pin: id, Generation: m.attaches, Tokens: e.Tokens, Position: e.Position},
-		e.WeightsEpoch, m.now+m.cfg.MaxHold+m.cfg.Margin)
+		e.WeightsEpoch, e.Salt, m.now+m.cfg.MaxHold+m.cfg.Margin)
 	m.pins[id] = p
 	m.pinEnds.set(id, p.Deadline)
 	return p
@@ -136,7 +136,6 @@ func (m *Machine) owns(p *handoff.Pin, take func(*held) error) bool {
 
 func (m *Machine) checkExport(e handoff.Export, computed int32) error {
 	c := m.engine.attach.Capacity
-	need := m.blocksOf(computed)
 	switch {
 	case m.cfg.Role == discovery.Decode:
 		return fmt.Errorf("%w: group %s has the role decode: it exports nothing", handoff.ErrRole, m.cfg.Self.Group)
@@ -144,8 +143,8 @@ func (m *Machine) checkExport(e handoff.Export, computed int32) error {
 		return fmt.Errorf("%w: export without a label", handoff.ErrEngine)
 	case m.engine.freeing[e.Label] > 0: // before all else: Free, on its way, is about this export too, and ends it
 		return fmt.Errorf("%w: %q was released before it was exported", handoff.ErrGone, e.Label)
-	case e.Tokens < 1 || len(e.Blocks) < need:
-		return fmt.Errorf("%w: export of %q: %d tokens need %d blocks, %d are given", handoff.ErrEngine, e.Label, computed, need, len(e.Blocks))
+	case e.Tokens < 1:
+		return fmt.Errorf("%w: export of %q: of %d tokens", handoff.ErrEngine, e.Label, e.Tokens)
 	case e.Position != e.Tokens && e.Position != e.Tokens-1:
 		return fmt.Errorf("%w: export of %q: state at %d, KV at %d", handoff.ErrPosition, e.Label, e.Position, e.Tokens)
 	case c.Slots > 0 && e.Slot < 0:
@@ -159,39 +158,7 @@ func (m *Machine) checkExport(e handoff.Export, computed int32) error {
 	case m.pinOf(e.Label) != nil || m.leaves(e.Label):
 		return fmt.Errorf("%w: label %q is pinned already", handoff.ErrEngine, e.Label)
 	}
-	return nil
-}
-
-// blocksOf is how many blocks hold so many tokens.
-func (m *Machine) blocksOf(tokens int32) int {
-	n := int64(m.engine.attach.Capacity.BlockTokens)
-	return int((int64(tokens) + n - 1) / n)
-}
-
-// exports is how many exports the engine keeps for this sidecar.
-func (m *Machine) exports() int {
-	n := len(m.pins) + len(m.kept)
-	for _, l := range m.leaving {
-		if l.says != nil {
-			n++
-		}
-	}
-	return n
-}
-
-func (m *Machine) forget(p handoff.PinID) {
-	delete(m.pins, p)
-	m.pinEnds.drop(p)
-}
-
-// pinOf is the pin of a label, which has one at a time; nil: none.
-func (m *Machine) pinOf(label string) *handoff.Pin {
-	for _, p := range m.pins {
-		if p.Label == label {
-			return p
-		}
-	}
-	return nil
+	return m.checkTable(e.Label, nil, e.Blocks, e.Slot, computed, e.Tokens)
 }
 
 // pinned takes a rank's pin at the leader. Ranks run at their own pace: a pin may come
@@ -227,6 +194,8 @@ func (m *Machine) pinned(p handoff.Member, msg handoff.Pinned) {
 	}
 	if s.Begins() {
 		m.lease(s)
+	} else {
+		m.awaitRanks(s)
 	}
 }
 
@@ -314,15 +283,6 @@ func (m *Machine) expirePins() {
 	}
 }
 
-func (m *Machine) sortedPins() []*handoff.Pin {
-	ps := make([]*handoff.Pin, 0, len(m.pins))
-	for _, p := range m.pins {
-		ps = append(ps, p)
-	}
-	slices.SortFunc(ps, func(a, b *handoff.Pin) int { return cmp.Compare(a.Info.Pin, b.Info.Pin) })
-	return ps
-}
-
 // check answers whether a pin is held at this instant.
 func (m *Machine) check(p handoff.Member, c handoff.Check) {
 	pin := m.pins[c.Pin]
@@ -351,7 +311,7 @@ func (m *Machine) dueSources() []handoff.ID {
 func (m *Machine) expireSources() {
 	for _, id := range m.dueSources() {
 		if s := m.lead.sources[id]; s.Expired(m.now) {
-			m.publish(events.Expired, events.Event{Handoff: id.String(), Label: s.Label})
+			m.publish(events.Expired, events.Event{Handoff: id.String(), Label: s.Label, Cause: m.incomplete(s)})
 			m.endSource(id)
 		}
 	}

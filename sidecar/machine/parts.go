@@ -10,7 +10,8 @@ import (
 // is over is dropped: its end was told to the engine, or is on its way.
 func (m *Machine) exportPart(e handoff.ExportPart) {
 	if e.Part == 1 {
-		p := m.pin(handoff.Export{Label: e.Label, Blocks: e.Blocks, Tokens: e.Tokens, Position: e.Position, WeightsEpoch: e.WeightsEpoch}, e.Reach.Ahead)
+		p := m.pin(handoff.Export{Label: e.Label, Blocks: e.Blocks, Tokens: e.Tokens, Position: e.Position,
+			WeightsEpoch: e.WeightsEpoch, Salt: e.Salt}, e.Reach.Ahead)
 		if p != nil && m.owns(p, func(s *held) error { return s.Exporting(e) }) {
 			m.grown(p, p.Grow(e))
 		}
@@ -20,9 +21,9 @@ func (m *Machine) exportPart(e handoff.ExportPart) {
 	if p == nil {
 		return
 	}
-	err := p.Grow(e)
-	if need := m.blocksOf(e.Reach.Ahead); err == nil && p.Blocks() < need {
-		err = fmt.Errorf("%w: part %d of %q: %d tokens need %d blocks, %d are given", handoff.ErrEngine, e.Part, e.Label, e.Reach.Ahead, need, p.Blocks())
+	err := m.checkTable(e.Label, p.Table(), e.Blocks, -1, e.Reach.Ahead, e.Tokens)
+	if err == nil {
+		err = p.Grow(e)
 	}
 	if err != nil || m.owned(e.Label, func(s *held) error { return s.Exporting(e) }) {
 		m.grown(p, err)
@@ -36,12 +37,11 @@ func (m *Machine) exportLast(e handoff.Export) {
 		return
 	}
 	c := m.engine.attach.Capacity
-	err := p.Exports(e)
-	switch need := m.blocksOf(e.Tokens); {
-	case err != nil:
-	case len(e.Blocks) < need:
-		err = fmt.Errorf("%w: export of %q: %d tokens need %d blocks, %d are given", handoff.ErrEngine, e.Label, e.Tokens, need, len(e.Blocks))
-	case c.Slots > 0 && e.Slot < 0:
+	err := m.checkTable(e.Label, nil, e.Blocks, e.Slot, e.Tokens, e.Tokens)
+	if err == nil {
+		err = p.Exports(e)
+	}
+	if err == nil && c.Slots > 0 && e.Slot < 0 {
 		err = fmt.Errorf("%w: export of %q brings no slot of its per-request state", handoff.ErrEngine, e.Label)
 	}
 	if err != nil || m.owned(e.Label, func(s *held) error { return s.Exported(e) }) {

@@ -134,6 +134,9 @@ func (m *Machine) reads(d handoff.Decision, r handoff.Reserved) ([]handoff.Read,
 	case r.Cached < 0 || r.Cached > d.Tokens:
 		return nil, fmt.Errorf("%w: %d cached of %d tokens", handoff.ErrEngine, r.Cached, d.Tokens)
 	}
+	if err := m.engine.bounds.Check(nil, r.Blocks, r.Slot); err != nil {
+		return nil, err
+	}
 	var out []handoff.Read
 	for i, pair := range g.plan.Pairs() {
 		if pair.Dst != m.cfg.Self.Rank {

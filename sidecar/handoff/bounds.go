@@ -1,0 +1,107 @@
+package handoff
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/batonkv/baton/transfer/layout"
+)
+
+// Bounds is how far the ids of a rank's blocks and slots reach: as far as the smallest of its
+// shards. Capacity may count fewer, where an engine keeps some for itself. A rank that holds
+// nothing in blocks, as a stage without attention, is given tables that say nothing of its
+// memory. Not for concurrent use.
+type Bounds struct {
+	paged, slotted bool // of what is per block, and per request, the rank holds some
+	blocks, slots  int32
+	seen           []uint64 // a bit for each block; none is set between two calls
+}
+
+// NewBounds is of the shards that a states, which layout.Model.Check has passed.
+func NewBounds(a Attach) Bounds {
+	b := Bounds{blocks: math.MaxInt32, slots: math.MaxInt32}
+	for _, s := range a.Shards {
+		if a.Model.Layout.States[s.State].Paging == layout.PerBlock {
+			b.paged, b.blocks = true, min(b.blocks, s.Items)
+		} else {
+			b.slotted, b.slots = true, min(b.slots, s.Items)
+		}
+	}
+	return b
+}
+
+// Check says why no prompt can lie in blocks, behind those of before, and in slot (less than
+// 0: none): a block or a slot that is not there, or a block that comes twice. It takes as long
+// as reading both, and after the first call no memory.
+func (b *Bounds) Check(before, blocks []int32, slot int32) error {
+	if b.slotted && slot >= b.slots {
+		return fmt.Errorf("%w: slot %d: there are %d, from 0", ErrEngine, slot, b.slots)
+	}
+	if !b.paged {
+		return nil
+	}
+	if b.seen == nil {
+		b.seen = make([]uint64, (int64(b.blocks)+63)/64) // a bit for a block of memory that is there
+	}
+	_, err := b.mark(before, 0)
+	n := 0
+	if err == nil {
+		n, err = b.mark(blocks, len(before))
+	}
+	if len(b.seen) <= len(before)+n {
+		clear(b.seen)
+		return err
+	}
+	for _, ids := range [...][]int32{before, blocks[:n]} {
+		for _, id := range ids {
+			if w := uint32(id) / 64; int(w) < len(b.seen) {
+				b.seen[w] = 0
+			}
+		}
+	}
+	return err
+}
+
+// mark notes ids, the first of which is at a place of a table, and returns how many it noted.
+func (b *Bounds) mark(ids []int32, at int) (int, error) {
+	seen, blocks := b.seen, uint32(b.blocks)
+	for i, id := range ids {
+		u := uint32(id) // less than 0 is beyond all
+		if u >= blocks {
+			return i, fmt.Errorf("%w: block %d at place %d: there are %d, from 0", ErrEngine, id, at+i, blocks)
+		}
+		w, bit := &seen[u/64], uint64(1)<<(u%64)
+		if *w&bit != 0 {
+			return i, fmt.Errorf("%w: block %d at place %d is named twice", ErrEngine, id, at+i)
+		}
+		*w |= bit
+	}
+	return len(ids), nil
+}
+
+// CheckCapacity says why a counts more than its shards hold, or in other blocks.
+func CheckCapacity(a Attach) error {
+	c := a.Capacity
+	for _, n := range []struct {
+		what      string
+		has, want int32
+	}{{"block_tokens", c.BlockTokens, 1}, {"blocks", c.Blocks, 0}, {"slots", c.Slots, 0}} {
+		if n.has < n.want {
+			return fmt.Errorf("%w: capacity.%s is %d: want %d or more", ErrAttach, n.what, n.has, n.want)
+		}
+	}
+	for _, s := range a.Shards {
+		st := a.Model.Layout.States[s.State]
+		what, n := "blocks", c.Blocks
+		if st.Paging == layout.PerRequest {
+			what, n = "slots", c.Slots
+		}
+		switch {
+		case n < 1 || n > s.Items:
+			return fmt.Errorf("%w: capacity.%s is %d, and the shard of %q has %d %s: want 1 to %d", ErrAttach, what, n, st.Name, s.Items, what, s.Items)
+		case st.Paging == layout.PerBlock && s.Rows != c.BlockTokens:
+			return fmt.Errorf("%w: capacity.block_tokens is %d, and a block of the shard of %q has %d", ErrAttach, c.BlockTokens, st.Name, s.Rows)
+		}
+	}
+	return nil
+}
