@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/adapter/webhook"
+	"github.com/batonkv/baton/internal/bounded"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/child"
 	"github.com/batonkv/baton/plugins/adapter/drive"
@@ -52,6 +54,26 @@ func checkAdapters(ctx context.Context, c *config.Sidecar) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// devAdapters are those of each group that are given as NAME=FILE.
+func devAdapters(ctx context.Context, given []string) (dev.Adapters, error) {
+	var all []config.Adapter
+	for _, s := range given {
+		name, file, _ := strings.Cut(s, "=")
+		if builtIn[name] == nil || file == "" {
+			return nil, fmt.Errorf("%q: want NAME=FILE, NAME one of %s", s, strings.Join(slices.Sorted(maps.Keys(builtIn)), ", "))
+		}
+		b, err := bounded.File(file, adapter.MaxSection)
+		if err != nil {
+			return nil, err
+		}
+		if err := builtIn[name](slog.New(slog.DiscardHandler)).Configure(ctx, b); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all = append(all, config.Adapter{Name: name, BuiltIn: name, Section: string(b)})
+	}
+	return func(dev.Group) []config.Adapter { return all }, nil
 }
 
 // adapterGrace bounds the wait for adapters when the sidecar stops: a Drain, and the

@@ -112,6 +112,7 @@ func progress(w io.Writer) func(string) {
 func newDevCmd() *cobra.Command {
 	var f devFlags
 	var engines, output string
+	var adapters []string
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Bring a whole Baton up on this machine, until Ctrl-C",
@@ -121,9 +122,13 @@ It stays up until Ctrl-C, and no process outlives it. A sidecar or mover that di
 started again; when an engine dies all of it ends, and says which.
 
 With --engine none it starts no engines and says where each rank's sidecar takes yours:
-the run directory that baton.attach of the Python client, or Dial of the Go client, wants.`,
+the run directory that baton.attach of the Python client, or Dial of the Go client, wants.
+
+With --adapter each group has that built-in adapter; FILE has what is under the adapter's
+config in the configuration of a sidecar.`,
 		Example: `  baton dev --inference-shards "tp=2,role=prefill+tp=1,dp=2,role=decode"
-  baton dev --engine none -o json   # one line when it is up, for programs`,
+  baton dev --engine none -o json   # one line when it is up, for programs
+  baton dev --adapter dynamo=dynamo.yaml`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, k := range []struct {
@@ -139,11 +144,15 @@ the run directory that baton.attach of the Python client, or Dial of the Go clie
 			if err != nil {
 				return err
 			}
+			if o.Adapters, err = devAdapters(cmd.Context(), adapters); err != nil {
+				return &UsageError{Why: "--adapter " + err.Error(), Hint: "--adapter dynamo=dynamo.yaml; docs/DYNAMO.md shows the keys"}
+			}
 			return runDev(cmd, o, output == "json")
 		},
 	}
 	f.bind(cmd)
 	cmd.Flags().StringVar(&engines, "engine", referenceEngine, "reference, or none: you attach engines of your own")
+	cmd.Flags().StringArrayVar(&adapters, "adapter", nil, "built-in adapter `NAME=FILE` of each group, and its keys; several by several flags")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, or json: one line when it is up")
 	return cmd
 }

@@ -7,13 +7,16 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/sample"
+	"github.com/batonkv/baton/internal/bounded"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/dynamo"
@@ -50,7 +53,8 @@ While the engine does not listen on its socket, does not answer or takes no requ
 baton drain has its group drain, Dynamo's clients do not find the worker.
 
 A signal ends it in Dynamo's order: its records go, calls of clients that have not heard of
-it are served for --grace, what runs ends by itself within --drain-timeout.`,
+it are served for --grace, what runs ends by itself within --drain-timeout. A second one
+ends what runs at once.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
@@ -108,12 +112,9 @@ func (f *dynamoWorkerFlags) settings() (worker.Config, error) {
 
 // read takes the adapter's keys and the model's files.
 func (f *dynamoWorkerFlags) read(c *worker.Config) error {
-	b, err := os.ReadFile(f.config)
+	b, err := bounded.File(f.config, adapter.MaxSection)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
-	}
-	if len(b) > adapter.MaxSection {
-		return fmt.Errorf("--config: %s has %d bytes, at most %d", f.config, len(b), adapter.MaxSection)
 	}
 	if c.Dynamo, err = dynamo.ParseConfig(b); err != nil {
 		return fmt.Errorf("--config %s: %w", f.config, err)
@@ -145,32 +146,54 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	slog.Info("ends: no new calls are taken after the grace period", "grace", f.grace)
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), f.grace+f.drain)
 	defer stop()
+	go hurry(last, stop)
 	w.Close(last)
 	return nil
+}
+
+// hurry has a second signal end the waits of last, so that hand-offs are still released; a
+// third ends the process where it stands.
+func hurry(last context.Context, stop func()) {
+	again, from := make(chan os.Signal, 1), time.Now()
+	signal.Notify(again, os.Interrupt, unix.SIGTERM)
+	defer signal.Stop(again)
+	for {
+		select {
+		case <-again:
+			if time.Since(from) < repeat {
+				continue
+			}
+			slog.Info("a second signal: ends what runs")
+			stop()
+			return
+		case <-last.Done():
+			return
+		}
+	}
 }
 
 // looker says why an engine that tells of itself cannot serve a worker of role want, nil if it
 // can. One that does not tell, or not at this moment, has the role that it told last.
 func looker(ask func(context.Context) (front.Told, error), want string) worker.Look {
 	last := ""
-	return func(ctx context.Context) error {
+	return func(ctx context.Context) (int32, error) {
 		t, err := ask(ctx)
 		if err != nil && ctx.Err() != nil {
-			return ctx.Err()
+			return 0, ctx.Err()
 		}
 		if err = refused(err); errors.Is(err, handoff.ErrNotReady) {
-			return err
+			return 0, err
 		}
 		if err == nil {
 			last = t.Role
 		}
 		if last != "" && last != want && last != string(discovery.Both) {
-			return fmt.Errorf("%w: the engine at --front has role %s, this worker has --role %s: give it the other engine's socket, or another role", handoff.ErrRole, last, want)
+			return 0, fmt.Errorf("%w: the engine at --front has role %s, this worker has --role %s: give it the other engine's socket, or another role", handoff.ErrRole, last, want)
 		}
 		if t.Closed != nil {
-			return fmt.Errorf("%w: %w", handoff.ErrDraining, t.Closed)
+			return 0, fmt.Errorf("%w: %w", handoff.ErrDraining, t.Closed)
 		}
-		return nil
+		return t.Room, nil
 	}
 }
 
@@ -211,10 +234,15 @@ func refused(err error) error {
 		return fmt.Errorf("%w: %w", handoff.ErrNotReady, err)
 	}
 	if errors.Is(err, front.ErrRequest) {
-		return fmt.Errorf("%w: %w", handoff.ErrBound, err)
+		return &atFault{err}
 	}
 	return err
 }
+
+// atFault is an engine's refusal, in its words, of a request that nothing helps but another one.
+type atFault struct{ error }
+
+func (e *atFault) Unwrap() []error { return []error{handoff.ErrBound, e.error} }
 
 // sampling is what Dynamo asks in the engine's words; what is not given is greedy.
 func sampling(j worker.Job) sample.Params {

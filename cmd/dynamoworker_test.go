@@ -34,8 +34,9 @@ func TestOtherRole(t *testing.T) {
 		{"", front.ErrRequest, nil}, {"both", nil, nil}, {"decode", nil, handoff.ErrRole}, {"", front.ErrBusy, handoff.ErrRole},
 		{"", &net.OpError{Op: "dial", Err: os.ErrNotExist}, handoff.ErrNotReady}, {"prefill", nil, nil}, {"", io.EOF, nil},
 	} {
-		if role, err = c.role, c.err; !errors.Is(look(t.Context()), c.want) {
-			t.Errorf("%d: %v, want %v", i, look(t.Context()), c.want)
+		role, err = c.role, c.err
+		if _, got := look(t.Context()); !errors.Is(got, c.want) {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
 		}
 	}
 }
@@ -50,21 +51,22 @@ func TestSilent(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if err := looker(front.New(path).Tell, "decode")(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := looker(front.New(path).Tell, "decode")(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 }
 
-// TestDrains: an engine that tells of an error with which requests end takes none, whichever
-// it is.
-func TestDrains(t *testing.T) {
-	told := front.Told{Role: "decode", Closed: errors.New("some name of its own")}
+// TestTold: an engine that tells of an error with which requests end takes none, whichever
+// it is; one that takes them tells how long they may be.
+func TestTold(t *testing.T) {
+	told := front.Told{Role: "decode", Closed: errors.New("some name of its own"), Room: 65}
 	look := looker(func(context.Context) (front.Told, error) { return told, nil }, "decode")
-	if err := look(t.Context()); !errors.Is(err, handoff.ErrDraining) {
+	if _, err := look(t.Context()); !errors.Is(err, handoff.ErrDraining) {
 		t.Error(err)
 	}
-	if told.Closed = nil; look(t.Context()) != nil {
-		t.Error("it takes requests")
+	told.Closed = nil
+	if room, err := look(t.Context()); err != nil || room != told.Room {
+		t.Error(room, err)
 	}
 }
 

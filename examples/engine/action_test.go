@@ -104,7 +104,7 @@ func TestIntake(t *testing.T) {
 	w.do("g", handoff.ActionStopIntake)
 	closed := func(want string) {
 		t.Helper()
-		if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Closed != want {
+		if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Closed != want || res.Room < 2 {
 			t.Errorf("it tells %q %v, want %q", res.Closed, err, want)
 		}
 	}

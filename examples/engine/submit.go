@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -24,7 +25,7 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 	}
 	if req.Mode == front.Tell {
 		told := make(chan front.Event, 1)
-		told <- front.Event{Result: &front.Result{Reason: string(r.Role()), Closed: r.closed()}}
+		told <- front.Event{Result: &front.Result{Reason: string(r.Role()), Closed: r.closed(), Room: r.holds()}}
 		return told, nil
 	}
 	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {
@@ -63,11 +64,16 @@ func (r *Rank) closed() string {
 	return ""
 }
 
+// holds is how many tokens of prompt and answer fit: the last token is not computed.
+func (r *Rank) holds() int32 {
+	return int32(min(int64(r.cfg.Blocks)*int64(r.cfg.BlockTokens)+1, math.MaxInt32))
+}
+
 // fits refuses what can never fit the pool, before anything is computed or imported.
 func (r *Rank) fits(req front.Request) error {
 	n := int32(len(req.Tokens))
 	if n > 0 && req.Mode != front.Export {
-		n += req.MaxNew - 1 // the last token is not computed
+		n += req.MaxNew - 1
 	}
 	if want := r.pool.BlocksFor(n); want > r.cfg.Blocks {
 		return neverFits(fmt.Errorf("%w: %d tokens of prompt and answer want %d blocks, the pool has %d", paged.ErrNever, n, want, r.cfg.Blocks))

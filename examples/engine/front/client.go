@@ -101,7 +101,7 @@ func (e *never) Unwrap() []error { return []error{ErrFailed, ErrRequest, e.error
 // waits for no step. ErrRequest: the front does not tell.
 func (c *Client) Tell(ctx context.Context) (Told, error) {
 	r, err := c.Generate(ctx, Request{Mode: Tell}, nil)
-	t := Told{Role: r.Reason}
+	t := Told{Role: r.Reason, Room: max(r.Room, 0)}
 	if err == nil && r.Closed != "" {
 		t.Closed = errs.FromName(r.Closed, "the engine takes no new request")
 	}

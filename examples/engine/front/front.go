@@ -50,7 +50,7 @@ const (
 	Stats  Mode = "stats"  // tell what the allocator of rank 0 holds
 	Reset  Mode = "reset"  // end all requests, wait until nobody touches the memory, forget it
 	Switch Mode = "switch" // end what runs, wait until nobody touches the memory, take another role
-	Tell   Mode = "role"   // tell at once the role, as the reason of the end, and whether requests are taken
+	Tell   Mode = "role"   // tell at once the role, as the reason of the end, and which requests are taken
 )
 
 // Request asks for tokens.
@@ -153,12 +153,14 @@ type Result struct {
 	Manifest  *handoff.Manifest `json:"manifest,omitempty"`      // of Export
 	Pool      *Pool             `json:"pool,omitempty"`          // of Stats
 	Closed    string            `json:"closed,omitempty"`        // of Tell: the name of the error that new requests end with, as docs/PLUGINS.md lists them
+	Room      int32             `json:"room,omitempty"`          // of Tell: tokens of prompt and answer that the pool can hold
 }
 
 // Told is what an engine tells of itself.
 type Told struct {
 	Role   string // prefill, decode or both
 	Closed error  // with which new requests end at the moment; nil: they are taken
+	Room   int32  // tokens of prompt and answer that the pool can hold; 0: it does not tell
 }
 
 // Pool is what rank 0's allocator holds. Blocks that are cached and held by nobody are free.

@@ -90,7 +90,10 @@ func (e Endpoint) Check() error {
 		errs = append(errs, fmt.Errorf("%w: namespace of %d bytes, at most 255", ErrName, len(e.Namespace)))
 	}
 	for _, part := range strings.Split(e.Namespace, ".") {
-		errs = append(errs, CheckName("namespace", part))
+		if !word.MatchString(part) {
+			errs = append(errs, fmt.Errorf("%w: namespace %.80q: want names joined by dots, each 1 to 63 of a-z, 0-9, - and _", ErrName, e.Namespace))
+			break
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -16,12 +16,14 @@ const (
 	lookWithin = 2 * time.Second
 	hangsAfter = 3  // looks without an answer, in a row: no call is taken until there is one
 	lostAfter  = 15 // and what runs is ended
+	joinedBy   = 15 // looks in which the engine is there: by then its group should have joined, too
 )
 
-// Look asks an engine how it is, nil when it serves. handoff.ErrNotReady: it does not listen;
+// Look asks an engine how it is: nil when it serves, and how many tokens of prompt and answer
+// it can hold, 0 when it does not tell. handoff.ErrNotReady: it does not listen;
 // handoff.ErrRole: it serves the other role; handoff.ErrDraining: it takes no new request.
 // context.DeadlineExceeded: there is no answer. Any other error is as nil.
-type Look func(context.Context) error
+type Look func(context.Context) (room int32, err error)
 
 // view is what looks have shown: why the engine does not serve, nil if it does, and a word for it.
 type view struct {
@@ -40,7 +42,7 @@ func (w *Worker) Attend(ctx context.Context, look Look) {
 }
 
 func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
-	now, silent := view{}, 0
+	now, silent, there := view{}, 0, 0
 	for first := true; ; first = false {
 		if !first {
 			select {
@@ -52,7 +54,7 @@ func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
 		}
 		last := now
 		ask, cancel := context.WithTimeout(ctx, lookWithin)
-		err := look(ask)
+		room, err := look(ask)
 		cancel()
 		switch silent++; {
 		case ctx.Err() != nil:
@@ -65,8 +67,13 @@ func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
 		if silent == lostAfter {
 			w.engine.lose()
 		}
-		if now.word != last.word {
-			w.turn(now, first)
+		if now.why == nil {
+			if there++; there == joinedBy {
+				w.tasks.Go(w.missGroup)
+			}
+		}
+		if changed := err == nil && w.fit(room); now.word != last.word || changed {
+			w.turn(now, first || now.word == last.word)
 		}
 	}
 }
@@ -83,11 +90,23 @@ func seen(err error) view {
 	return view{nil, "is there"}
 }
 
-// turn has clients find the worker, or not, and says so.
-func (w *Worker) turn(v view, first bool) {
+// fit takes how many tokens the engine can hold, and reports whether that is news.
+func (w *Worker) fit(room int32) bool {
+	if room == 0 || w.room.Swap(room) == room {
+		return false
+	}
+	if err := w.describe(); err != nil {
+		w.cfg.Log.Warn("the worker's card keeps what it had", "err", err)
+		return false
+	}
+	return true
+}
+
+// turn has clients find the worker, or not, and says so when it is not as it was.
+func (w *Worker) turn(v view, again bool) {
 	log, text := w.cfg.Log, "the engine "+v.word
 	switch {
-	case v.why == nil && !first:
+	case v.why == nil && !again:
 		log.Info(text + ": the worker is offered")
 	case v.word == "drains":
 		log.Info(text + ": the worker is offered to nobody until it takes requests again")

@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +27,7 @@ func (r *rig) attend(looks ...error) (got []attended) {
 		tick <- time.Time{}
 	}
 	n := 0
-	r.worker.attend(ctx, tick, func(context.Context) error {
+	r.worker.attend(ctx, tick, func(context.Context) (int32, error) {
 		if n > 0 {
 			r.worker.engine.mu.Lock()
 			got = append(got, attended{r.worker.offered.Load(), r.worker.engine.hung})
@@ -33,9 +35,9 @@ func (r *rig) attend(looks ...error) (got []attended) {
 		}
 		if n++; n > len(looks) {
 			cancel()
-			return nil
+			return 0, nil
 		}
-		return looks[n-1]
+		return 0, looks[n-1]
 	})
 	return got
 }
@@ -124,7 +126,7 @@ func TestRefusedLooks(t *testing.T) {
 	looks := 0
 	ctx, cancel := context.WithCancel(r.ctx())
 	defer cancel()
-	r.worker.attend(ctx, nil, func(context.Context) error {
+	r.worker.attend(ctx, nil, func(context.Context) (int32, error) {
 		if looks++; looks == 1 {
 			if _, _, err := r.rest(r.call(Request{Tokens: []int32{1}})); err == nil {
 				t.Error("it is served")
@@ -132,9 +134,22 @@ func TestRefusedLooks(t *testing.T) {
 		} else {
 			cancel()
 		}
-		return nil
+		return 0, nil
 	})
 	if looks != 2 {
 		t.Error(looks)
+	}
+}
+
+// TestNoSuchGroup: a group that nobody sees is told of, once.
+func TestNoSuchGroup(t *testing.T) {
+	for group, want := range map[string]int{"p": 0, "": 0, "nogroup": 1} {
+		var said bytes.Buffer
+		r := newRig(t, discovery.Decode, true, func(c *Config) { c.Group, c.Log = group, slog.New(slog.NewTextHandler(&said, nil)) })
+		r.attend(make([]error, 2*joinedBy)...)
+		r.close(r.ctx())
+		if n := strings.Count(said.String(), "level=WARN"); n != want {
+			t.Errorf("%q: %s", group, &said)
+		}
 	}
 }

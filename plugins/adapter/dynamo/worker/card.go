@@ -133,6 +133,8 @@ type card struct {
 
 type runtimeConfig struct {
 	Data map[string]string `json:"runtime_data"`
+	// Blocks of the engine's cache; 0 is not known.
+	Blocks int32 `json:"total_kv_blocks,omitempty"`
 	// State is where the group's adapter tells routers what the cache holds; they then expect
 	// KV events, and ask for those that they missed.
 	State     *directory.Endpoint `json:"kv_state_endpoint,omitempty"`
@@ -144,7 +146,7 @@ type runtimeConfig struct {
 // base, or, without one, in its folder.
 func (w *Worker) card(base string) (directory.Record, error) {
 	c := card{Name: w.cfg.Model, Slug: slug(w.cfg.Model), Source: w.cfg.Model, Context: w.cfg.Context, Block: w.cfg.Block, Type: "Completions",
-		Input: "Tokens", Worker: "decode", Needs: [][]string{}, Runtime: runtimeConfig{Data: map[string]string{"baton": "v1"}}}
+		Input: "Tokens", Worker: "decode", Needs: [][]string{}, Runtime: runtimeConfig{Data: map[string]string{"baton": "v1"}, Blocks: w.room.Load() / w.cfg.Block}}
 	if w.cfg.Group != "" {
 		c.Runtime.Data["baton_group"] = w.cfg.Group
 		if k := w.cfg.Dynamo.KV; k.Wanted() {

@@ -82,7 +82,7 @@ func (w *Worker) stream(ctx context.Context, j Job, m *handoff.Manifest, out *pl
 	if err == nil {
 		err = out.Send(Output{Tokens: []int32{}, Finish: reason})
 	}
-	if why := context.Cause(ctx); err != nil && why != nil {
+	if why := context.Cause(ctx); err != nil && why != nil && !errors.Is(err, why) {
 		err = errors.Join(why, err)
 	}
 	return err

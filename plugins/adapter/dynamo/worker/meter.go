@@ -3,7 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,10 +27,13 @@ type meter struct {
 	took                        prometheus.Histogram
 	faults                      *prometheus.CounterVec // by error_type
 	released, unreleased, asked prometheus.Counter
+
+	log   *slog.Logger
+	lines ration // of calls that ended with an error
 }
 
-func newMeter(at directory.Endpoint, id uint64) *meter {
-	m := &meter{registry: prometheus.NewRegistry(), began: time.Now()}
+func newMeter(at directory.Endpoint, id uint64, log *slog.Logger) *meter {
+	m := &meter{registry: prometheus.NewRegistry(), began: time.Now(), log: log}
 	own := prometheus.Labels{"dynamo_namespace": at.Namespace, "dynamo_component": at.Component, "dynamo_endpoint": at.Name, "worker_id": strconv.FormatUint(id, 16)}
 	named := prometheus.WrapRegistererWith(own, m.registry)
 	opts := func(name, help string) prometheus.Opts {
@@ -70,7 +76,52 @@ func (m *meter) count(serve plane.Handler) plane.Handler {
 			m.stopped.Inc()
 		} else if f, ok := errors.AsType[*wire.Fault](err); ok {
 			m.faults.WithLabelValues(f.Kind()).Inc()
+			m.say(c, f)
 		}
 		return err
 	}
+}
+
+// say writes what a caller was told, for the operator of the worker.
+func (m *meter) say(c plane.Call, f *wire.Fault) {
+	ok, left := m.lines.take(time.Now())
+	if !ok {
+		return
+	}
+	log := m.log
+	if left > 0 {
+		log = log.With("unsaid_before", left)
+	}
+	log.Info("a call ended with an error", "call", fmt.Sprintf("%.64s", c.ID), "kind", f.Kind(), "err", f.Message)
+}
+
+// Callers make lines as fast as they like: a window has so many, and the next says how many
+// it left out.
+const (
+	window = 10 * time.Second
+	lines  = 10
+)
+
+// ration bounds lines of a log.
+type ration struct {
+	mu   sync.Mutex // guards:
+	from time.Time  // of the window
+	said int        // in it
+	left int        // that were not said since one was
+}
+
+// take asks for a line at an instant; left were not said before it.
+func (r *ration) take(now time.Time) (ok bool, left int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Sub(r.from) >= window {
+		r.from, r.said = now, 0
+	}
+	if r.said == lines {
+		r.left++
+		return false, 0
+	}
+	r.said++
+	left, r.left = r.left, 0
+	return true, left
 }

@@ -31,7 +31,7 @@ func (w *Worker) giveUp(m handoff.Manifest) {
 		w.unreleased(m, fmt.Errorf("%w: %d releases run", handoff.ErrCapacity, cap(w.releases)))
 		return
 	}
-	w.release.Go(func() {
+	w.tasks.Go(func() {
 		defer func() { <-w.releases }()
 		ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
 		defer cancel()
@@ -117,6 +117,19 @@ func (w *Worker) holders(ctx context.Context, group string) (named, others []pla
 		}
 	}
 	return named, others, nil
+}
+
+// missGroup warns when no group has the name that the worker was given: hand-offs are not
+// released then, and routers hear of no cache.
+func (w *Worker) missGroup() {
+	if w.cfg.Group == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
+	defer cancel()
+	if named, _, err := w.holders(ctx, w.cfg.Group); err == nil && len(named) == 0 {
+		w.cfg.Log.Warn("no group of this name has joined the deployment: look at --group, and whether rank 0's sidecar has the adapter", "group", w.cfg.Group, "component", w.cfg.Dynamo.Component)
+	}
 }
 
 // first is the first snapshot of a watch.

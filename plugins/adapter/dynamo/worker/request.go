@@ -77,7 +77,7 @@ func (w *Worker) job(c plane.Call) (Job, *PrefillResult, error) {
 	if err := c.Decode(&q); err != nil {
 		return Job{}, nil, err
 	}
-	j := Job{Label: label(c), Tokens: q.Tokens, MaxNew: or(q.Stop.MaxTokens, w.cfg.MaxNew), MinNew: or(q.Stop.MinTokens, 0),
+	j := Job{Label: label(c), Tokens: q.Tokens, MaxNew: or(q.Stop.MaxTokens, w.open(len(q.Tokens))), MinNew: or(q.Stop.MinTokens, 0),
 		IgnoreEOS: or(q.Stop.IgnoreEOS, false), Stops: q.Stop.all(), Sampling: q.Sampling, Logprobs: q.Output.Logprobs != nil}
 	why := q.Sampling.refusal()
 	switch {
@@ -94,10 +94,21 @@ func (w *Worker) job(c plane.Call) (Job, *PrefillResult, error) {
 	case q.Output.Prompt != nil:
 		why = "output_options.prompt_logprobs: a prompt's tokens have none"
 	}
+	if why == "" {
+		why = w.others.tooLong(len(q.Tokens) + int(or(q.Stop.MaxTokens, 1)))
+	}
 	if why != "" {
 		return j, q.Prefill, plane.Fault(wire.InvalidArgument, "%s", why)
 	}
 	return j, q.Prefill, nil
+}
+
+// open is the limit of an answer that was given none, behind a prompt: what fits the engine.
+func (w *Worker) open(prompt int) int32 {
+	if room := w.room.Load(); room > 0 {
+		return max(min(w.cfg.MaxNew, room-int32(min(prompt, maxTokens))), 1)
+	}
+	return w.cfg.MaxNew
 }
 
 // all are the tokens that end an answer, once each.

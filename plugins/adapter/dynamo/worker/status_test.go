@@ -73,7 +73,7 @@ func TestCounted(t *testing.T) {
 	if _, _, err := r.rest(r.call(Request{Prefill: carrier(t, "baton.v1")})); err == nil {
 		t.Fatal("no tokens were taken")
 	}
-	r.worker.release.Wait()
+	r.worker.tasks.Wait()
 	_, body := get(t, fmt.Sprintf("http://127.0.0.1:%d/metrics", r.worker.status.port))
 	own := fmt.Sprintf(`{dynamo_component="c",dynamo_endpoint="generate",dynamo_namespace="dynamo",worker_id="%x"}`, r.worker.id)
 	for _, line := range []string{"dynamo_component_requests_total" + own + " 2", "dynamo_component_inflight_requests" + own + " 0", "dynamo_component_cancellation_total" + own + " 0",

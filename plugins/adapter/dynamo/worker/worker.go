@@ -76,11 +76,15 @@ type Worker struct {
 	client  *plane.Client
 	backend directory.Backend
 	keeper  *directory.Keeper
+	addr    string // of generate
+	base    string // of the model's files; "": they are in their folder
 	records []directory.Record
+	room    atomic.Int32 // tokens of prompt and answer that the engine can hold; 0: not known
+	others  *decoders    // of a prefill worker
 	offered atomic.Bool
 	meter   *meter
-	status  *status // nil: none
-	release sync.WaitGroup
+	status  *status        // nil: none
+	tasks   sync.WaitGroup // releases, and what else Close waits for
 
 	releases chan struct{} // holds a token of each that runs
 }
@@ -88,7 +92,7 @@ type Worker struct {
 // Start serves. Nobody finds the worker before Offer.
 func Start(cfg Config, e Engine) (*Worker, error) {
 	w := &Worker{cfg: cfg, engine: watch(e), id: dynamo.NewID(), releases: make(chan struct{}, maxReleases)}
-	w.meter = newMeter(w.endpoint(), w.id)
+	w.meter = newMeter(w.endpoint(), w.id, cfg.Log)
 	server, addr, err := cfg.Dynamo.Serve(cfg.Log)
 	if err != nil {
 		return nil, err
@@ -107,10 +111,17 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 	w.server, w.backend, w.keeper = server, backend, directory.Keep(backend, look, cfg.Log)
 	serve := w.decode
 	if cfg.Role == discovery.Prefill {
-		serve = w.prefill
+		serve, w.others = w.prefill, followDecoders(backend, cfg)
 	}
 	server.Handle(directory.Path(w.endpoint(), w.id), w.meter.count(serve))
-	if err := w.describe(addr); err != nil {
+	if w.addr = addr; cfg.System != "" {
+		if err := w.serveStatus(); err != nil {
+			w.Close(now)
+			return nil, err
+		}
+		w.base = "http://" + cfg.Dynamo.Told(w.status.port).String() + w.files()
+	}
+	if err := w.describe(); err != nil {
 		w.Close(now)
 		return nil, err
 	}
@@ -118,17 +129,10 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 	return w, nil
 }
 
-// describe makes the records of an instance that is called at addr.
-func (w *Worker) describe(addr string) error {
-	base := ""
-	if w.cfg.System != "" {
-		if err := w.serveStatus(); err != nil {
-			return err
-		}
-		base = "http://" + w.cfg.Dynamo.Told(w.status.port).String() + w.files()
-	}
-	instance, err := directory.NewInstance(w.endpoint(), w.id, addr, w.cfg.Dynamo.Codec).Record()
-	card, err2 := w.card(base)
+// describe makes the records of the instance.
+func (w *Worker) describe() error {
+	instance, err := directory.NewInstance(w.endpoint(), w.id, w.addr, w.cfg.Dynamo.Codec).Record()
+	card, err2 := w.card(w.base)
 	if err = errors.Join(err, err2); err != nil {
 		return err
 	}
@@ -163,7 +167,8 @@ func (w *Worker) Close(ctx context.Context) {
 	case <-time.After(w.cfg.Grace):
 	}
 	w.server.Close(ctx)
-	w.release.Wait()
+	w.tasks.Wait()
+	w.others.close()
 	if err := errors.Join(w.client.Close(), w.backend.Close(), w.status.close()); err != nil {
 		w.cfg.Log.Debug("did not end in order", "err", err)
 	}
