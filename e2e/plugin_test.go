@@ -71,6 +71,9 @@ func TestPlugin(t *testing.T) {
 			if i, err := h.Handoff().Get(ctx, w.decode.Name, man.ID); err != nil || i.Phase != control.Admitted {
 				t.Errorf("get: %+v, %v", i, err)
 			}
+			if l, err := h.Cluster().Links(ctx, w.decode.Name, 0, control.LinksQuery{}); err != nil || len(l.Links) != 2 || l.Links[0].Peer.Group != w.prefill.Name || l.Links[1].Choice.Transport != "shm" {
+				t.Errorf("links: %+v, %v", l, err)
+			}
 			if p, err := h.Handoff().List(ctx, w.decode.Name, control.Query{}); err != nil || len(p.Infos) == 0 {
 				t.Errorf("list: %+v, %v", p, err)
 			}

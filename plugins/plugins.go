@@ -69,6 +69,10 @@ type Cluster interface {
 	// Describe asks group's leader for its status and geometry, which is empty while the
 	// group is not complete.
 	Describe(ctx context.Context, group string) (Detail, error)
+	// Links tells how a rank of group reads from ranks of other groups: by which transport
+	// and why, how fast, and what is wrong with it. handoff.ErrNotReady: the rank is not there.
+	// What q asks to be done first takes q.Takes beside a call's own time.
+	Links(ctx context.Context, group string, rank layout.Rank, q control.LinksQuery) (control.Links, error)
 	// Do passes an action to every engine of group. It returns when all acknowledged it, or
 	// with the first refusal.
 	Do(ctx context.Context, group string, a handoff.Action) error

@@ -9,9 +9,11 @@ import (
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/plugins/wire"
 	"github.com/batonkv/baton/proto/codec"
+	controlv1 "github.com/batonkv/baton/proto/control/v1"
 	pluginv1 "github.com/batonkv/baton/proto/plugin/v1"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // clusters is plugins.Cluster over the plugin.
@@ -48,6 +50,25 @@ func (h clusters) Describe(ctx context.Context, group string) (d plugins.Detail,
 	}
 	d.Geometry, err = control.DecodeGeometry(r.GetGeometry())
 	return d, err
+}
+
+func (h clusters) Links(ctx context.Context, group string, rank layout.Rank, q control.LinksQuery) (control.Links, error) {
+	if err := wire.Rank(group, int32(rank)); err != nil {
+		return control.Links{}, err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, h.cfg.Call+q.Takes())
+		defer cancel()
+	}
+	r, err := ask(ctx, h.Host, nothing, func(ctx context.Context, c grpc.ClientConnInterface) (*pluginv1.LinksResponse, error) {
+		return pluginv1.NewClusterClient(c).Links(ctx, &pluginv1.LinksRequest{Group: group, Rank: int32(rank),
+			Links: &controlv1.LinksRequest{Probe: q.Probe, Meet: q.Meet}})
+	})
+	if err != nil {
+		return control.Links{}, err
+	}
+	return control.DecodeLinks(r.GetLinks())
 }
 
 func (h clusters) Do(ctx context.Context, group string, a handoff.Action) error {

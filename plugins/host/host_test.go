@@ -74,6 +74,12 @@ func TestCalls(t *testing.T) {
 			if got, err := h.Cluster().Describe(ctx, "g"); err != nil || !got.Status.Ready || got.Geometry.Shards != nil {
 				t.Errorf("describe: %+v, %v", got, err)
 			}
+			if got, err := h.Cluster().Links(ctx, "g", 2, control.LinksQuery{Meet: true}); err != nil || got.Self.Rank != 2 || got.More != 3 {
+				t.Errorf("links: %+v, %v", got, err)
+			}
+			if _, err := h.Cluster().Links(ctx, "g", -1, control.LinksQuery{}); !errors.Is(err, handoff.ErrBound) {
+				t.Errorf("links of rank -1: %v", err)
+			}
 			h.Close()
 			if !strings.Contains(log.String(), "written to standard error") {
 				t.Errorf("the plugin's standard error is lost: %q", log)
@@ -91,6 +97,7 @@ func calls(ctx context.Context, h *host.Host, group string) map[string]error {
 	_, ge := h.Handoff().Get(ctx, group, id)
 	_, li := h.Handoff().List(ctx, group, control.Query{})
 	_, de := h.Cluster().Describe(ctx, group)
+	_, lk := h.Cluster().Links(ctx, group, 0, control.LinksQuery{})
 	_, dr := h.Cluster().Drain(ctx, group, true)
 	q := plugins.PlanQuery{Source: plugins.Side{Group: group}, Destination: plugins.Side{Layout: "tp=2"}}
 	_, pl := h.Reshard().Plan(ctx, q)
@@ -106,7 +113,7 @@ func calls(ctx context.Context, h *host.Host, group string) map[string]error {
 	}
 	rid := id
 	rid.Group = group
-	return map[string]error{"import": im, "get": ge, "list": li, "describe": de, "drain": dr, "plan": pl, "explain": ex, "watch": wa,
+	return map[string]error{"import": im, "get": ge, "list": li, "describe": de, "links": lk, "drain": dr, "plan": pl, "explain": ex, "watch": wa,
 		"abort": h.Handoff().Abort(ctx, group, id), "release": h.Handoff().Release(ctx, rid, handoff.Key{}), "do": h.Cluster().Do(ctx, group, handoff.ActionPause),
 		"weights": h.Cluster().SetWeightsEpoch(ctx, group, 1), "reset": h.Cluster().Reset(ctx, group)}
 }

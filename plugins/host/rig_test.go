@@ -17,6 +17,7 @@ import (
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // The test binary is its own plugin: started by a host, it serves fake.
@@ -116,6 +117,13 @@ func (fakeCluster) Watch(ctx context.Context) iter.Seq2[[]plugins.Group, error] 
 }
 func (fakeCluster) Describe(ctx context.Context, group string) (plugins.Detail, error) {
 	return plugins.Detail{Status: control.Status{Ready: true}}, asked(ctx, group)
+}
+func (fakeCluster) Links(ctx context.Context, group string, rank layout.Rank, q control.LinksQuery) (control.Links, error) {
+	l := control.Links{Self: handoff.Member{Group: group, Rank: rank, Incarnation: 1}}
+	if q.Meet && !q.Probe {
+		l.More = 3
+	}
+	return l, asked(ctx, group)
 }
 func (fakeCluster) Do(ctx context.Context, group string, _ handoff.Action) error {
 	return asked(ctx, group)

@@ -3,13 +3,16 @@ package route
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 
+	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 type clusters struct{ *Router }
@@ -53,6 +56,25 @@ func (c clusters) Describe(ctx context.Context, group string) (plugins.Detail, e
 		}
 		return d, err
 	})
+}
+
+func (c clusters) Links(ctx context.Context, group string, rank layout.Rank, q control.LinksQuery) (control.Links, error) {
+	s, err := c.view.first(ctx)
+	if err != nil {
+		return control.Links{}, err
+	}
+	i := slices.IndexFunc(s.records, func(r discovery.Record) bool { return r.Group == group && layout.Rank(r.Rank) == rank })
+	switch {
+	case s.ranks[group] == 0:
+		return control.Links{}, unknown(group, s)
+	case i < 0:
+		return control.Links{}, fmt.Errorf("%w: group %s: rank %d is not registered, %d others are", handoff.ErrNotReady, group, rank, s.ranks[group])
+	}
+	l, err := c.linksOf(ctx, s.records[i], q)
+	if err != nil {
+		return l, fmt.Errorf("group %s, rank %d: %w", group, rank, err)
+	}
+	return l, nil
 }
 
 func (c clusters) Do(ctx context.Context, group string, a handoff.Action) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/sidecar/control"
@@ -21,9 +20,6 @@ type Asked struct {
 
 // atOnce bounds the hosts whose sidecars are asked at the same time.
 const atOnce = 16
-
-// probing is what a sidecar may take to measure, beside a call's own time.
-const probing = 35 * time.Second
 
 // Links asks the sidecars of groups, all of the cluster if there are none, for their links,
 // those of one host one after the other: what one measures is not to slow what another does. The
@@ -73,7 +69,7 @@ func (r *Router) linksOf(ctx context.Context, rec discovery.Record, q control.Li
 		return control.Links{}, err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Call+probing)
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Call+q.Takes())
 	defer cancel()
 	return c.Links(ctx, q)
 }

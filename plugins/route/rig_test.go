@@ -33,6 +33,13 @@ type sidecar struct {
 
 func (s *sidecar) Status(context.Context) (control.Status, error)     { return s.st, nil }
 func (s *sidecar) Geometry(context.Context) (control.Geometry, error) { return s.geo, nil }
+func (s *sidecar) Links(_ context.Context, q control.LinksQuery) (control.Links, error) {
+	l := control.Links{Self: s.st.Self}
+	if q.Meet {
+		l.More = 1
+	}
+	return l, nil
+}
 func (s *sidecar) Import(_ context.Context, m handoff.Import) (handoff.Imported, error) {
 	return handoff.Imported{Label: m.Label, Bytes: int64(s.st.Self.Incarnation)}, nil
 }

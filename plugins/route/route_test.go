@@ -147,6 +147,25 @@ func TestLinksOfOneThatGoes(t *testing.T) {
 	}
 }
 
+// TestLinksOfARank: the rank that is asked for answers, and one that is not there is told from a
+// group that is not.
+func TestLinksOfARank(t *testing.T) {
+	w := newWorld(t)
+	s := w.sidecar(w.ca, "g", 1)
+	w.register("g", 0, s.addr, 1)
+	w.shows(1)
+	links := w.router.Cluster().Links
+	if got, err := links(bounded(t), "g", 0, control.LinksQuery{Meet: true}); err != nil || got.Self != s.st.Self || got.More != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := links(bounded(t), "g", 1, control.LinksQuery{}); !errors.Is(err, handoff.ErrNotReady) || !strings.Contains(err.Error(), "rank 1") {
+		t.Error(err)
+	}
+	if _, err := links(bounded(t), "h", 0, control.LinksQuery{}); !errors.Is(err, handoff.ErrGroup) {
+		t.Error(err)
+	}
+}
+
 func TestUnusedConnectionsAreBounded(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Connections = 2 })
 	names := []string{"g1", "g2", "g3", "g4"}

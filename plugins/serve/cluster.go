@@ -12,6 +12,7 @@ import (
 	"github.com/batonkv/baton/proto/errs"
 	pluginv1 "github.com/batonkv/baton/proto/plugin/v1"
 	"github.com/batonkv/baton/sidecar/control"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // clusterServer is the service Cluster.
@@ -74,6 +75,19 @@ func (s *clusterServer) Describe(ctx context.Context, req *pluginv1.DescribeRequ
 		p.Geometry, err = control.EncodeGeometry(d.Geometry)
 	}
 	return p, errs.ToStatus(err)
+}
+
+func (s *clusterServer) Links(ctx context.Context, req *pluginv1.LinksRequest) (*pluginv1.LinksResponse, error) {
+	if err := wire.Rank(req.GetGroup(), req.GetRank()); err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	q := control.LinksQuery{Probe: req.GetLinks().GetProbe(), Meet: req.GetLinks().GetMeet()}
+	l, err := s.api.Links(ctx, req.GetGroup(), layout.Rank(req.GetRank()), q)
+	if err != nil {
+		return nil, errs.ToStatus(err)
+	}
+	p, err := control.EncodeLinks(l)
+	return &pluginv1.LinksResponse{Links: p}, errs.ToStatus(err)
 }
 
 func (s *clusterServer) Lifecycle(ctx context.Context, req *pluginv1.LifecycleRequest) (*pluginv1.LifecycleResponse, error) {

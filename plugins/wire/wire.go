@@ -65,6 +65,14 @@ func Group(name string) error {
 	return nil
 }
 
+// Rank checks the name of a group, and a rank of it.
+func Rank(group string, rank int32) error {
+	if rank < 0 || rank >= codec.MaxRanks {
+		return bound("rank", "%d: want 0 to %d", rank, codec.MaxRanks-1)
+	}
+	return Group(group)
+}
+
 func checkGroup(g plugins.Group) error {
 	if err := texts("group.cluster", g.Cluster, "group.pool", g.Pool, "group.name", g.Name, "group.tenant", g.Tenant,
 		"group.role", string(g.Role), "group.geometry", g.Geometry); err != nil {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"time"
 
 	"github.com/batonkv/baton/proto/codec"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -171,6 +172,17 @@ const MaxWaits = 9
 type LinksQuery struct {
 	Probe bool // measure what is idle and staged
 	Meet  bool // open sessions to ranks that may be read and have none
+}
+
+// Takes is how long a sidecar may be busy with it, beside a call's own time.
+func (q LinksQuery) Takes() (d time.Duration) {
+	if q.Probe {
+		d += 30 * time.Second
+	}
+	if q.Meet {
+		d += 3 * time.Second
+	}
+	return d
 }
 
 // Links is how one rank reads from ranks of other groups.

@@ -1484,6 +1484,110 @@ func (x *DescribeResponse) GetGeometry() *v11.GeometryResponse {
 	return nil
 }
 
+type LinksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Rank          int32                  `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	Links         *v11.LinksRequest      `protobuf:"bytes,3,opt,name=links,proto3" json:"links,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinksRequest) Reset() {
+	*x = LinksRequest{}
+	mi := &file_plugin_v1_plugin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinksRequest) ProtoMessage() {}
+
+func (x *LinksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_v1_plugin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinksRequest.ProtoReflect.Descriptor instead.
+func (*LinksRequest) Descriptor() ([]byte, []int) {
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *LinksRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *LinksRequest) GetRank() int32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *LinksRequest) GetLinks() *v11.LinksRequest {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+type LinksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Links         *v11.LinksResponse     `protobuf:"bytes,1,opt,name=links,proto3" json:"links,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinksResponse) Reset() {
+	*x = LinksResponse{}
+	mi := &file_plugin_v1_plugin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinksResponse) ProtoMessage() {}
+
+func (x *LinksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_plugin_v1_plugin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinksResponse.ProtoReflect.Descriptor instead.
+func (*LinksResponse) Descriptor() ([]byte, []int) {
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *LinksResponse) GetLinks() *v11.LinksResponse {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
 type LifecycleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -1494,7 +1598,7 @@ type LifecycleRequest struct {
 
 func (x *LifecycleRequest) Reset() {
 	*x = LifecycleRequest{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[25]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1610,7 @@ func (x *LifecycleRequest) String() string {
 func (*LifecycleRequest) ProtoMessage() {}
 
 func (x *LifecycleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[25]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1623,7 @@ func (x *LifecycleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleRequest.ProtoReflect.Descriptor instead.
 func (*LifecycleRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{25}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LifecycleRequest) GetGroup() string {
@@ -1544,7 +1648,7 @@ type LifecycleResponse struct {
 
 func (x *LifecycleResponse) Reset() {
 	*x = LifecycleResponse{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[26]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1660,7 @@ func (x *LifecycleResponse) String() string {
 func (*LifecycleResponse) ProtoMessage() {}
 
 func (x *LifecycleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[26]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1673,7 @@ func (x *LifecycleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LifecycleResponse.ProtoReflect.Descriptor instead.
 func (*LifecycleResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{26}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{28}
 }
 
 type SetWeightsEpochRequest struct {
@@ -1583,7 +1687,7 @@ type SetWeightsEpochRequest struct {
 
 func (x *SetWeightsEpochRequest) Reset() {
 	*x = SetWeightsEpochRequest{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[27]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1699,7 @@ func (x *SetWeightsEpochRequest) String() string {
 func (*SetWeightsEpochRequest) ProtoMessage() {}
 
 func (x *SetWeightsEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[27]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1712,7 @@ func (x *SetWeightsEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetWeightsEpochRequest.ProtoReflect.Descriptor instead.
 func (*SetWeightsEpochRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{27}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetWeightsEpochRequest) GetGroup() string {
@@ -1633,7 +1737,7 @@ type SetWeightsEpochResponse struct {
 
 func (x *SetWeightsEpochResponse) Reset() {
 	*x = SetWeightsEpochResponse{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[28]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1749,7 @@ func (x *SetWeightsEpochResponse) String() string {
 func (*SetWeightsEpochResponse) ProtoMessage() {}
 
 func (x *SetWeightsEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[28]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1762,7 @@ func (x *SetWeightsEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetWeightsEpochResponse.ProtoReflect.Descriptor instead.
 func (*SetWeightsEpochResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{28}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{30}
 }
 
 type DrainRequest struct {
@@ -1672,7 +1776,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[29]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1788,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[29]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1801,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{29}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainRequest) GetGroup() string {
@@ -1723,7 +1827,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[30]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1839,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[30]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1852,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{30}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DrainResponse) GetDrain() *v11.DrainResponse {
@@ -1767,7 +1871,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[31]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1883,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[31]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1896,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{31}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ResetRequest) GetGroup() string {
@@ -1810,7 +1914,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_plugin_v1_plugin_proto_msgTypes[32]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1926,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugin_v1_plugin_proto_msgTypes[32]
+	mi := &file_plugin_v1_plugin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1939,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{32}
+	return file_plugin_v1_plugin_proto_rawDescGZIP(), []int{34}
 }
 
 var File_plugin_v1_plugin_proto protoreflect.FileDescriptor
@@ -1928,7 +2032,13 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"\x8c\x01\n" +
 	"\x10DescribeResponse\x128\n" +
 	"\x06status\x18\x01 \x01(\v2 .baton.control.v1.StatusResponseR\x06status\x12>\n" +
-	"\bgeometry\x18\x02 \x01(\v2\".baton.control.v1.GeometryResponseR\bgeometry\"Y\n" +
+	"\bgeometry\x18\x02 \x01(\v2\".baton.control.v1.GeometryResponseR\bgeometry\"n\n" +
+	"\fLinksRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\x05R\x04rank\x124\n" +
+	"\x05links\x18\x03 \x01(\v2\x1e.baton.control.v1.LinksRequestR\x05links\"F\n" +
+	"\rLinksResponse\x125\n" +
+	"\x05links\x18\x01 \x01(\v2\x1f.baton.control.v1.LinksResponseR\x05links\"Y\n" +
 	"\x10LifecycleRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12/\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x17.baton.common.v1.ActionR\x06action\"\x13\n" +
@@ -1960,11 +2070,12 @@ const file_plugin_v1_plugin_proto_rawDesc = "" +
 	"\x05Watch\x12\x1d.baton.plugin.v1.WatchRequest\x1a\x1e.baton.plugin.v1.WatchResponse0\x012\x9c\x01\n" +
 	"\aReshard\x12C\n" +
 	"\x04Plan\x12\x1c.baton.plugin.v1.PlanRequest\x1a\x1d.baton.plugin.v1.PlanResponse\x12L\n" +
-	"\aExplain\x12\x1f.baton.plugin.v1.ExplainRequest\x1a .baton.plugin.v1.ExplainResponse2\xc1\x04\n" +
+	"\aExplain\x12\x1f.baton.plugin.v1.ExplainRequest\x1a .baton.plugin.v1.ExplainResponse2\x89\x05\n" +
 	"\aCluster\x12I\n" +
 	"\x06Groups\x12\x1e.baton.plugin.v1.GroupsRequest\x1a\x1f.baton.plugin.v1.GroupsResponse\x12P\n" +
 	"\x05Watch\x12$.baton.plugin.v1.ClusterWatchRequest\x1a\x1f.baton.plugin.v1.GroupsResponse0\x01\x12O\n" +
-	"\bDescribe\x12 .baton.plugin.v1.DescribeRequest\x1a!.baton.plugin.v1.DescribeResponse\x12R\n" +
+	"\bDescribe\x12 .baton.plugin.v1.DescribeRequest\x1a!.baton.plugin.v1.DescribeResponse\x12F\n" +
+	"\x05Links\x12\x1d.baton.plugin.v1.LinksRequest\x1a\x1e.baton.plugin.v1.LinksResponse\x12R\n" +
 	"\tLifecycle\x12!.baton.plugin.v1.LifecycleRequest\x1a\".baton.plugin.v1.LifecycleResponse\x12d\n" +
 	"\x0fSetWeightsEpoch\x12'.baton.plugin.v1.SetWeightsEpochRequest\x1a(.baton.plugin.v1.SetWeightsEpochResponse\x12F\n" +
 	"\x05Drain\x12\x1d.baton.plugin.v1.DrainRequest\x1a\x1e.baton.plugin.v1.DrainResponse\x12F\n" +
@@ -1983,7 +2094,7 @@ func file_plugin_v1_plugin_proto_rawDescGZIP() []byte {
 }
 
 var file_plugin_v1_plugin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_plugin_v1_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_plugin_v1_plugin_proto_goTypes = []any{
 	(Format)(0),                     // 0: baton.plugin.v1.Format
 	(*ImportRequest)(nil),           // 1: baton.plugin.v1.ImportRequest
@@ -2011,86 +2122,94 @@ var file_plugin_v1_plugin_proto_goTypes = []any{
 	(*GroupsResponse)(nil),          // 23: baton.plugin.v1.GroupsResponse
 	(*DescribeRequest)(nil),         // 24: baton.plugin.v1.DescribeRequest
 	(*DescribeResponse)(nil),        // 25: baton.plugin.v1.DescribeResponse
-	(*LifecycleRequest)(nil),        // 26: baton.plugin.v1.LifecycleRequest
-	(*LifecycleResponse)(nil),       // 27: baton.plugin.v1.LifecycleResponse
-	(*SetWeightsEpochRequest)(nil),  // 28: baton.plugin.v1.SetWeightsEpochRequest
-	(*SetWeightsEpochResponse)(nil), // 29: baton.plugin.v1.SetWeightsEpochResponse
-	(*DrainRequest)(nil),            // 30: baton.plugin.v1.DrainRequest
-	(*DrainResponse)(nil),           // 31: baton.plugin.v1.DrainResponse
-	(*ResetRequest)(nil),            // 32: baton.plugin.v1.ResetRequest
-	(*ResetResponse)(nil),           // 33: baton.plugin.v1.ResetResponse
-	(*v1.Import)(nil),               // 34: baton.common.v1.Import
-	(*v1.Imported)(nil),             // 35: baton.common.v1.Imported
-	(*v1.HandoffID)(nil),            // 36: baton.common.v1.HandoffID
-	(*v11.GetResponse)(nil),         // 37: baton.control.v1.GetResponse
-	(*v11.ListRequest)(nil),         // 38: baton.control.v1.ListRequest
-	(*v11.ListResponse)(nil),        // 39: baton.control.v1.ListResponse
-	(*v11.WatchResponse)(nil),       // 40: baton.control.v1.WatchResponse
-	(*v1.Box)(nil),                  // 41: baton.common.v1.Box
-	(*v1.Model)(nil),                // 42: baton.common.v1.Model
-	(*v11.StatusResponse)(nil),      // 43: baton.control.v1.StatusResponse
-	(*v11.GeometryResponse)(nil),    // 44: baton.control.v1.GeometryResponse
-	(v1.Action)(0),                  // 45: baton.common.v1.Action
-	(*v11.DrainResponse)(nil),       // 46: baton.control.v1.DrainResponse
+	(*LinksRequest)(nil),            // 26: baton.plugin.v1.LinksRequest
+	(*LinksResponse)(nil),           // 27: baton.plugin.v1.LinksResponse
+	(*LifecycleRequest)(nil),        // 28: baton.plugin.v1.LifecycleRequest
+	(*LifecycleResponse)(nil),       // 29: baton.plugin.v1.LifecycleResponse
+	(*SetWeightsEpochRequest)(nil),  // 30: baton.plugin.v1.SetWeightsEpochRequest
+	(*SetWeightsEpochResponse)(nil), // 31: baton.plugin.v1.SetWeightsEpochResponse
+	(*DrainRequest)(nil),            // 32: baton.plugin.v1.DrainRequest
+	(*DrainResponse)(nil),           // 33: baton.plugin.v1.DrainResponse
+	(*ResetRequest)(nil),            // 34: baton.plugin.v1.ResetRequest
+	(*ResetResponse)(nil),           // 35: baton.plugin.v1.ResetResponse
+	(*v1.Import)(nil),               // 36: baton.common.v1.Import
+	(*v1.Imported)(nil),             // 37: baton.common.v1.Imported
+	(*v1.HandoffID)(nil),            // 38: baton.common.v1.HandoffID
+	(*v11.GetResponse)(nil),         // 39: baton.control.v1.GetResponse
+	(*v11.ListRequest)(nil),         // 40: baton.control.v1.ListRequest
+	(*v11.ListResponse)(nil),        // 41: baton.control.v1.ListResponse
+	(*v11.WatchResponse)(nil),       // 42: baton.control.v1.WatchResponse
+	(*v1.Box)(nil),                  // 43: baton.common.v1.Box
+	(*v1.Model)(nil),                // 44: baton.common.v1.Model
+	(*v11.StatusResponse)(nil),      // 45: baton.control.v1.StatusResponse
+	(*v11.GeometryResponse)(nil),    // 46: baton.control.v1.GeometryResponse
+	(*v11.LinksRequest)(nil),        // 47: baton.control.v1.LinksRequest
+	(*v11.LinksResponse)(nil),       // 48: baton.control.v1.LinksResponse
+	(v1.Action)(0),                  // 49: baton.common.v1.Action
+	(*v11.DrainResponse)(nil),       // 50: baton.control.v1.DrainResponse
 }
 var file_plugin_v1_plugin_proto_depIdxs = []int32{
-	34, // 0: baton.plugin.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
-	35, // 1: baton.plugin.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
-	36, // 2: baton.plugin.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
-	37, // 3: baton.plugin.v1.GetResponse.info:type_name -> baton.control.v1.GetResponse
-	38, // 4: baton.plugin.v1.ListRequest.list:type_name -> baton.control.v1.ListRequest
-	39, // 5: baton.plugin.v1.ListResponse.list:type_name -> baton.control.v1.ListResponse
-	36, // 6: baton.plugin.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
-	36, // 7: baton.plugin.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
-	40, // 8: baton.plugin.v1.WatchResponse.notice:type_name -> baton.control.v1.WatchResponse
+	36, // 0: baton.plugin.v1.ImportRequest.import_request:type_name -> baton.common.v1.Import
+	37, // 1: baton.plugin.v1.ImportResponse.imported:type_name -> baton.common.v1.Imported
+	38, // 2: baton.plugin.v1.GetRequest.id:type_name -> baton.common.v1.HandoffID
+	39, // 3: baton.plugin.v1.GetResponse.info:type_name -> baton.control.v1.GetResponse
+	40, // 4: baton.plugin.v1.ListRequest.list:type_name -> baton.control.v1.ListRequest
+	41, // 5: baton.plugin.v1.ListResponse.list:type_name -> baton.control.v1.ListResponse
+	38, // 6: baton.plugin.v1.AbortRequest.id:type_name -> baton.common.v1.HandoffID
+	38, // 7: baton.plugin.v1.ReleaseRequest.id:type_name -> baton.common.v1.HandoffID
+	42, // 8: baton.plugin.v1.WatchResponse.notice:type_name -> baton.control.v1.WatchResponse
 	13, // 9: baton.plugin.v1.PlanRequest.source:type_name -> baton.plugin.v1.Side
 	13, // 10: baton.plugin.v1.PlanRequest.destination:type_name -> baton.plugin.v1.Side
-	41, // 11: baton.plugin.v1.Move.box:type_name -> baton.common.v1.Box
-	42, // 12: baton.plugin.v1.PlanResponse.model:type_name -> baton.common.v1.Model
+	43, // 11: baton.plugin.v1.Move.box:type_name -> baton.common.v1.Box
+	44, // 12: baton.plugin.v1.PlanResponse.model:type_name -> baton.common.v1.Model
 	15, // 13: baton.plugin.v1.PlanResponse.moves:type_name -> baton.plugin.v1.Move
 	14, // 14: baton.plugin.v1.ExplainRequest.plan:type_name -> baton.plugin.v1.PlanRequest
 	0,  // 15: baton.plugin.v1.ExplainRequest.format:type_name -> baton.plugin.v1.Format
 	21, // 16: baton.plugin.v1.Group.ranks:type_name -> baton.plugin.v1.Rank
 	22, // 17: baton.plugin.v1.GroupsResponse.groups:type_name -> baton.plugin.v1.Group
-	43, // 18: baton.plugin.v1.DescribeResponse.status:type_name -> baton.control.v1.StatusResponse
-	44, // 19: baton.plugin.v1.DescribeResponse.geometry:type_name -> baton.control.v1.GeometryResponse
-	45, // 20: baton.plugin.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
-	46, // 21: baton.plugin.v1.DrainResponse.drain:type_name -> baton.control.v1.DrainResponse
-	1,  // 22: baton.plugin.v1.Handoff.Import:input_type -> baton.plugin.v1.ImportRequest
-	3,  // 23: baton.plugin.v1.Handoff.Get:input_type -> baton.plugin.v1.GetRequest
-	5,  // 24: baton.plugin.v1.Handoff.List:input_type -> baton.plugin.v1.ListRequest
-	7,  // 25: baton.plugin.v1.Handoff.Abort:input_type -> baton.plugin.v1.AbortRequest
-	9,  // 26: baton.plugin.v1.Handoff.Release:input_type -> baton.plugin.v1.ReleaseRequest
-	11, // 27: baton.plugin.v1.Handoff.Watch:input_type -> baton.plugin.v1.WatchRequest
-	14, // 28: baton.plugin.v1.Reshard.Plan:input_type -> baton.plugin.v1.PlanRequest
-	17, // 29: baton.plugin.v1.Reshard.Explain:input_type -> baton.plugin.v1.ExplainRequest
-	19, // 30: baton.plugin.v1.Cluster.Groups:input_type -> baton.plugin.v1.GroupsRequest
-	20, // 31: baton.plugin.v1.Cluster.Watch:input_type -> baton.plugin.v1.ClusterWatchRequest
-	24, // 32: baton.plugin.v1.Cluster.Describe:input_type -> baton.plugin.v1.DescribeRequest
-	26, // 33: baton.plugin.v1.Cluster.Lifecycle:input_type -> baton.plugin.v1.LifecycleRequest
-	28, // 34: baton.plugin.v1.Cluster.SetWeightsEpoch:input_type -> baton.plugin.v1.SetWeightsEpochRequest
-	30, // 35: baton.plugin.v1.Cluster.Drain:input_type -> baton.plugin.v1.DrainRequest
-	32, // 36: baton.plugin.v1.Cluster.Reset:input_type -> baton.plugin.v1.ResetRequest
-	2,  // 37: baton.plugin.v1.Handoff.Import:output_type -> baton.plugin.v1.ImportResponse
-	4,  // 38: baton.plugin.v1.Handoff.Get:output_type -> baton.plugin.v1.GetResponse
-	6,  // 39: baton.plugin.v1.Handoff.List:output_type -> baton.plugin.v1.ListResponse
-	8,  // 40: baton.plugin.v1.Handoff.Abort:output_type -> baton.plugin.v1.AbortResponse
-	10, // 41: baton.plugin.v1.Handoff.Release:output_type -> baton.plugin.v1.ReleaseResponse
-	12, // 42: baton.plugin.v1.Handoff.Watch:output_type -> baton.plugin.v1.WatchResponse
-	16, // 43: baton.plugin.v1.Reshard.Plan:output_type -> baton.plugin.v1.PlanResponse
-	18, // 44: baton.plugin.v1.Reshard.Explain:output_type -> baton.plugin.v1.ExplainResponse
-	23, // 45: baton.plugin.v1.Cluster.Groups:output_type -> baton.plugin.v1.GroupsResponse
-	23, // 46: baton.plugin.v1.Cluster.Watch:output_type -> baton.plugin.v1.GroupsResponse
-	25, // 47: baton.plugin.v1.Cluster.Describe:output_type -> baton.plugin.v1.DescribeResponse
-	27, // 48: baton.plugin.v1.Cluster.Lifecycle:output_type -> baton.plugin.v1.LifecycleResponse
-	29, // 49: baton.plugin.v1.Cluster.SetWeightsEpoch:output_type -> baton.plugin.v1.SetWeightsEpochResponse
-	31, // 50: baton.plugin.v1.Cluster.Drain:output_type -> baton.plugin.v1.DrainResponse
-	33, // 51: baton.plugin.v1.Cluster.Reset:output_type -> baton.plugin.v1.ResetResponse
-	37, // [37:52] is the sub-list for method output_type
-	22, // [22:37] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	45, // 18: baton.plugin.v1.DescribeResponse.status:type_name -> baton.control.v1.StatusResponse
+	46, // 19: baton.plugin.v1.DescribeResponse.geometry:type_name -> baton.control.v1.GeometryResponse
+	47, // 20: baton.plugin.v1.LinksRequest.links:type_name -> baton.control.v1.LinksRequest
+	48, // 21: baton.plugin.v1.LinksResponse.links:type_name -> baton.control.v1.LinksResponse
+	49, // 22: baton.plugin.v1.LifecycleRequest.action:type_name -> baton.common.v1.Action
+	50, // 23: baton.plugin.v1.DrainResponse.drain:type_name -> baton.control.v1.DrainResponse
+	1,  // 24: baton.plugin.v1.Handoff.Import:input_type -> baton.plugin.v1.ImportRequest
+	3,  // 25: baton.plugin.v1.Handoff.Get:input_type -> baton.plugin.v1.GetRequest
+	5,  // 26: baton.plugin.v1.Handoff.List:input_type -> baton.plugin.v1.ListRequest
+	7,  // 27: baton.plugin.v1.Handoff.Abort:input_type -> baton.plugin.v1.AbortRequest
+	9,  // 28: baton.plugin.v1.Handoff.Release:input_type -> baton.plugin.v1.ReleaseRequest
+	11, // 29: baton.plugin.v1.Handoff.Watch:input_type -> baton.plugin.v1.WatchRequest
+	14, // 30: baton.plugin.v1.Reshard.Plan:input_type -> baton.plugin.v1.PlanRequest
+	17, // 31: baton.plugin.v1.Reshard.Explain:input_type -> baton.plugin.v1.ExplainRequest
+	19, // 32: baton.plugin.v1.Cluster.Groups:input_type -> baton.plugin.v1.GroupsRequest
+	20, // 33: baton.plugin.v1.Cluster.Watch:input_type -> baton.plugin.v1.ClusterWatchRequest
+	24, // 34: baton.plugin.v1.Cluster.Describe:input_type -> baton.plugin.v1.DescribeRequest
+	26, // 35: baton.plugin.v1.Cluster.Links:input_type -> baton.plugin.v1.LinksRequest
+	28, // 36: baton.plugin.v1.Cluster.Lifecycle:input_type -> baton.plugin.v1.LifecycleRequest
+	30, // 37: baton.plugin.v1.Cluster.SetWeightsEpoch:input_type -> baton.plugin.v1.SetWeightsEpochRequest
+	32, // 38: baton.plugin.v1.Cluster.Drain:input_type -> baton.plugin.v1.DrainRequest
+	34, // 39: baton.plugin.v1.Cluster.Reset:input_type -> baton.plugin.v1.ResetRequest
+	2,  // 40: baton.plugin.v1.Handoff.Import:output_type -> baton.plugin.v1.ImportResponse
+	4,  // 41: baton.plugin.v1.Handoff.Get:output_type -> baton.plugin.v1.GetResponse
+	6,  // 42: baton.plugin.v1.Handoff.List:output_type -> baton.plugin.v1.ListResponse
+	8,  // 43: baton.plugin.v1.Handoff.Abort:output_type -> baton.plugin.v1.AbortResponse
+	10, // 44: baton.plugin.v1.Handoff.Release:output_type -> baton.plugin.v1.ReleaseResponse
+	12, // 45: baton.plugin.v1.Handoff.Watch:output_type -> baton.plugin.v1.WatchResponse
+	16, // 46: baton.plugin.v1.Reshard.Plan:output_type -> baton.plugin.v1.PlanResponse
+	18, // 47: baton.plugin.v1.Reshard.Explain:output_type -> baton.plugin.v1.ExplainResponse
+	23, // 48: baton.plugin.v1.Cluster.Groups:output_type -> baton.plugin.v1.GroupsResponse
+	23, // 49: baton.plugin.v1.Cluster.Watch:output_type -> baton.plugin.v1.GroupsResponse
+	25, // 50: baton.plugin.v1.Cluster.Describe:output_type -> baton.plugin.v1.DescribeResponse
+	27, // 51: baton.plugin.v1.Cluster.Links:output_type -> baton.plugin.v1.LinksResponse
+	29, // 52: baton.plugin.v1.Cluster.Lifecycle:output_type -> baton.plugin.v1.LifecycleResponse
+	31, // 53: baton.plugin.v1.Cluster.SetWeightsEpoch:output_type -> baton.plugin.v1.SetWeightsEpochResponse
+	33, // 54: baton.plugin.v1.Cluster.Drain:output_type -> baton.plugin.v1.DrainResponse
+	35, // 55: baton.plugin.v1.Cluster.Reset:output_type -> baton.plugin.v1.ResetResponse
+	40, // [40:56] is the sub-list for method output_type
+	24, // [24:40] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_plugin_v1_plugin_proto_init() }
@@ -2108,7 +2227,7 @@ func file_plugin_v1_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugin_v1_plugin_proto_rawDesc), len(file_plugin_v1_plugin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

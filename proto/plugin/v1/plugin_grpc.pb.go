@@ -492,6 +492,7 @@ const (
 	Cluster_Groups_FullMethodName          = "/baton.plugin.v1.Cluster/Groups"
 	Cluster_Watch_FullMethodName           = "/baton.plugin.v1.Cluster/Watch"
 	Cluster_Describe_FullMethodName        = "/baton.plugin.v1.Cluster/Describe"
+	Cluster_Links_FullMethodName           = "/baton.plugin.v1.Cluster/Links"
 	Cluster_Lifecycle_FullMethodName       = "/baton.plugin.v1.Cluster/Lifecycle"
 	Cluster_SetWeightsEpoch_FullMethodName = "/baton.plugin.v1.Cluster/SetWeightsEpoch"
 	Cluster_Drain_FullMethodName           = "/baton.plugin.v1.Cluster/Drain"
@@ -510,6 +511,9 @@ type ClusterClient interface {
 	Watch(ctx context.Context, in *ClusterWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GroupsResponse], error)
 	// Describe asks a group's leader.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
+	// Links tells how one rank of a group reads from ranks of other groups: by which transport
+	// and why, how fast, and what is wrong with it.
+	Links(ctx context.Context, in *LinksRequest, opts ...grpc.CallOption) (*LinksResponse, error)
 	// Lifecycle passes an action to every engine of a group. It returns when all acknowledged
 	// it, or with the first refusal.
 	Lifecycle(ctx context.Context, in *LifecycleRequest, opts ...grpc.CallOption) (*LifecycleResponse, error)
@@ -570,6 +574,16 @@ func (c *clusterClient) Describe(ctx context.Context, in *DescribeRequest, opts 
 	return out, nil
 }
 
+func (c *clusterClient) Links(ctx context.Context, in *LinksRequest, opts ...grpc.CallOption) (*LinksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LinksResponse)
+	err := c.cc.Invoke(ctx, Cluster_Links_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *clusterClient) Lifecycle(ctx context.Context, in *LifecycleRequest, opts ...grpc.CallOption) (*LifecycleResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(LifecycleResponse)
@@ -622,6 +636,9 @@ type ClusterServer interface {
 	Watch(*ClusterWatchRequest, grpc.ServerStreamingServer[GroupsResponse]) error
 	// Describe asks a group's leader.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
+	// Links tells how one rank of a group reads from ranks of other groups: by which transport
+	// and why, how fast, and what is wrong with it.
+	Links(context.Context, *LinksRequest) (*LinksResponse, error)
 	// Lifecycle passes an action to every engine of a group. It returns when all acknowledged
 	// it, or with the first refusal.
 	Lifecycle(context.Context, *LifecycleRequest) (*LifecycleResponse, error)
@@ -651,6 +668,9 @@ func (UnimplementedClusterServer) Watch(*ClusterWatchRequest, grpc.ServerStreami
 }
 func (UnimplementedClusterServer) Describe(context.Context, *DescribeRequest) (*DescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+}
+func (UnimplementedClusterServer) Links(context.Context, *LinksRequest) (*LinksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Links not implemented")
 }
 func (UnimplementedClusterServer) Lifecycle(context.Context, *LifecycleRequest) (*LifecycleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Lifecycle not implemented")
@@ -728,6 +748,24 @@ func _Cluster_Describe_Handler(srv interface{}, ctx context.Context, dec func(in
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ClusterServer).Describe(ctx, req.(*DescribeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_Links_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LinksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Links(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Links_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Links(ctx, req.(*LinksRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -818,6 +856,10 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Describe",
 			Handler:    _Cluster_Describe_Handler,
+		},
+		{
+			MethodName: "Links",
+			Handler:    _Cluster_Links_Handler,
 		},
 		{
 			MethodName: "Lifecycle",
