@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,11 +11,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/batonkv/baton/cmd/config"
+	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/cmd/sidecar"
+	"github.com/batonkv/baton/internal/bounded"
+	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/child"
 )
 
 func newAdapterCmd() *cobra.Command {
-	names := slices.Sorted(maps.Keys(builtIn))
+	names := slices.Sorted(maps.Keys(sidecar.BuiltIn))
 	return &cobra.Command{
 		Use:   "adapter NAME",
 		Short: "Serve a sidecar as an adapter of a process of its own, which it starts itself",
@@ -36,7 +42,7 @@ docs/PLUGINS.md says what adapters are.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			open := builtIn[args[0]]
+			open := sidecar.BuiltIn[args[0]]
 			if open == nil {
 				return &UsageError{Why: fmt.Sprintf("adapter: %q: want one of %s", args[0], strings.Join(names, ", "))}
 			}
@@ -48,4 +54,24 @@ docs/PLUGINS.md says what adapters are.`,
 			return nil
 		},
 	}
+}
+
+// devAdapters are those of each group that are given as NAME=FILE.
+func devAdapters(ctx context.Context, given []string) (dev.Adapters, error) {
+	var all []config.Adapter
+	for _, s := range given {
+		name, file, _ := strings.Cut(s, "=")
+		if sidecar.BuiltIn[name] == nil || file == "" {
+			return nil, fmt.Errorf("%q: want NAME=FILE, NAME one of %s", s, strings.Join(slices.Sorted(maps.Keys(sidecar.BuiltIn)), ", "))
+		}
+		b, err := bounded.File(file, adapter.MaxSection)
+		if err != nil {
+			return nil, err
+		}
+		if err := sidecar.BuiltIn[name](slog.New(slog.DiscardHandler)).Configure(ctx, b); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all = append(all, config.Adapter{Name: name, BuiltIn: name, Section: string(b)})
+	}
+	return func(dev.Group) []config.Adapter { return all }, nil
 }

@@ -3,6 +3,7 @@ package cmd
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/batonkv/baton/cmd/sidecar"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/transfer/mover"
 )
@@ -16,7 +17,7 @@ func newMoverCmd() *cobra.Command {
 			"It ends with its sidecar, after the copy that it is in. With the argument wire it brings\n" +
 			"chunks of staging memory from and to one group of another host.",
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{wireArg},
+		ValidArgs: []string{sidecar.WireArg},
 		Hidden:    true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lifeline.Watch() == nil {
@@ -24,7 +25,7 @@ func newMoverCmd() *cobra.Command {
 					Hint: "run \"baton sidecar\": it starts its mover itself"}
 			}
 			if len(args) > 0 {
-				return mover.ServeWire(cmd.Context(), lifeline.FirstExtra, openWire)
+				return mover.ServeWire(cmd.Context(), lifeline.FirstExtra, sidecar.OpenWire)
 			}
 			return mover.Serve(cmd.Context(), lifeline.FirstExtra)
 		},

@@ -1,20 +1,18 @@
-package cmd
+package sidecar
 
 import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/batonkv/baton/cmd/config"
-	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 func TestBuiltInAdapters(t *testing.T) {
-	for name, make := range builtIn {
+	for name, make := range BuiltIn {
 		if i, err := make(slog.New(slog.DiscardHandler)).Register(t.Context()); err != nil || i.Check() != nil || i.Name != name {
 			t.Errorf("%s: %+v, %v", name, i, err)
 		}
@@ -44,27 +42,5 @@ func TestBuiltInAdapters(t *testing.T) {
 	}
 	if err := check(1, gone); err != nil {
 		t.Errorf("a rank that starts no adapter: %v", err)
-	}
-}
-
-// TestDevAdapters: what is wrong with --adapter is told before anything starts.
-func TestDevAdapters(t *testing.T) {
-	good, bad := filepath.Join(t.TempDir(), "good.yaml"), filepath.Join(t.TempDir(), "bad.yaml")
-	for file, text := range map[string]string{good: "namespace: dynamo\ndiscovery: file\nfolder: /x\n", bad: "namespace: a..b\n"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	adapters, err := devAdapters(t.Context(), []string{"dynamo=" + good})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := adapters(dev.Group{}); len(got) != 1 || got[0].BuiltIn != "dynamo" || !strings.Contains(got[0].Section, "folder: /x") {
-		t.Errorf("%+v", got)
-	}
-	for given, want := range map[string]string{"dynamo": "want NAME=FILE", "dinamo=" + good: "one of dynamo, webhook", "dynamo=" + good + "x": "no such file", "dynamo=" + bad: `namespace "a..b"`} {
-		if _, err := devAdapters(t.Context(), []string{given}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", given, err, want)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package cmd
+package sidecar
 
 import (
 	"context"
@@ -80,7 +80,7 @@ func (p *parts) wireMover(exe string) (mover.WireConfig, error) {
 	if err != nil {
 		return mover.WireConfig{}, err
 	}
-	return mover.WireConfig{Command: []string{exe, "mover", wireArg}, StartTimeout: starting,
+	return mover.WireConfig{Command: []string{exe, "mover", WireArg}, StartTimeout: starting,
 		Setup: mover.Setup{Listen: net.JoinHostPort(host, "0"), Options: options}}, nil
 }
 
@@ -101,12 +101,12 @@ func (p *parts) baseline(ctx context.Context) choice.Baseline {
 	return b
 }
 
-// wireArg makes `baton mover` a wire mover.
-const wireArg = "wire"
+// WireArg makes `baton mover` a wire mover.
+const WireArg = "wire"
 
-// openWire makes the wire of a wire mover: only sidecars of the peer group are let in, and
+// OpenWire makes the wire of a wire mover: only sidecars of the peer group are let in, and
 // asked, unless the configuration says plain.
-func openWire(s mover.Setup, arena []byte) (staged.Wire, error) {
+func OpenWire(s mover.Setup, arena []byte) (staged.Wire, error) {
 	var o wireOptions
 	if err := json.Unmarshal(s.Options, &o); err != nil {
 		return nil, fmt.Errorf("options: %w", err)

@@ -1,4 +1,4 @@
-package cmd
+package sidecar
 
 import (
 	"encoding/json"
@@ -45,7 +45,7 @@ func TestPlainMeetsTLS(t *testing.T) {
 		return b
 	}
 	open := func(group, peers string, plain bool) staged.Wire {
-		w, err := openWire(mover.Setup{Transport: config.TCP, Wire: 7, Group: peers, Chunk: 4096, Listen: "127.0.0.1:0", Options: options(group, plain)}, make([]byte, 8192))
+		w, err := OpenWire(mover.Setup{Transport: config.TCP, Wire: 7, Group: peers, Chunk: 4096, Listen: "127.0.0.1:0", Options: options(group, plain)}, make([]byte, 8192))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestPlainMeetsTLS(t *testing.T) {
 			}
 		}
 	}
-	if w, err := openWire(mover.Setup{Transport: "pigeon", Options: options("p", false)}, make([]byte, 8192)); err == nil {
+	if w, err := OpenWire(mover.Setup{Transport: "pigeon", Options: options("p", false)}, make([]byte, 8192)); err == nil {
 		w.Close()
 		t.Error("a transport that nobody knows was opened")
 	}

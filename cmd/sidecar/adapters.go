@@ -1,4 +1,4 @@
-package cmd
+package sidecar
 
 import (
 	"context"
@@ -14,9 +14,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/config"
-	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/adapter/webhook"
-	"github.com/batonkv/baton/internal/bounded"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/child"
 	"github.com/batonkv/baton/plugins/adapter/drive"
@@ -26,8 +24,8 @@ import (
 	"github.com/batonkv/baton/sidecar/metrics"
 )
 
-// builtIn are the adapters that need no process of their own.
-var builtIn = map[string]func(*slog.Logger) adapter.Adapter{
+// BuiltIn are the adapters that need no process of their own.
+var BuiltIn = map[string]func(*slog.Logger) adapter.Adapter{
 	"dynamo":  func(log *slog.Logger) adapter.Adapter { return &dynamo.Adapter{Log: log, Reshard: route.Layouts()} },
 	"webhook": func(*slog.Logger) adapter.Adapter { return &webhook.Adapter{} },
 }
@@ -38,11 +36,11 @@ var builtIn = map[string]func(*slog.Logger) adapter.Adapter{
 func checkAdapters(ctx context.Context, c *config.Sidecar) error {
 	var errs []error
 	for _, a := range c.Adapters {
-		if a.BuiltIn != "" && builtIn[a.BuiltIn] == nil {
+		if a.BuiltIn != "" && BuiltIn[a.BuiltIn] == nil {
 			errs = append(errs, fmt.Errorf("%w: adapters.%s.built-in: %q: want one of %s, or a command", config.ErrConfig,
-				a.Name, a.BuiltIn, strings.Join(slices.Sorted(maps.Keys(builtIn)), ", ")))
+				a.Name, a.BuiltIn, strings.Join(slices.Sorted(maps.Keys(BuiltIn)), ", ")))
 		}
-		if open := builtIn[a.BuiltIn]; c.Rank == 0 && open != nil {
+		if open := BuiltIn[a.BuiltIn]; c.Rank == 0 && open != nil {
 			if err := open(slog.New(slog.DiscardHandler)).Configure(ctx, []byte(a.Section)); err != nil {
 				errs = append(errs, fmt.Errorf("%w: adapters.%s.config: %w", config.ErrConfig, a.Name, err))
 			}
@@ -54,26 +52,6 @@ func checkAdapters(ctx context.Context, c *config.Sidecar) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// devAdapters are those of each group that are given as NAME=FILE.
-func devAdapters(ctx context.Context, given []string) (dev.Adapters, error) {
-	var all []config.Adapter
-	for _, s := range given {
-		name, file, _ := strings.Cut(s, "=")
-		if builtIn[name] == nil || file == "" {
-			return nil, fmt.Errorf("%q: want NAME=FILE, NAME one of %s", s, strings.Join(slices.Sorted(maps.Keys(builtIn)), ", "))
-		}
-		b, err := bounded.File(file, adapter.MaxSection)
-		if err != nil {
-			return nil, err
-		}
-		if err := builtIn[name](slog.New(slog.DiscardHandler)).Configure(ctx, b); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		all = append(all, config.Adapter{Name: name, BuiltIn: name, Section: string(b)})
-	}
-	return func(dev.Group) []config.Adapter { return all }, nil
 }
 
 // adapterGrace bounds the wait for adapters when the sidecar stops: a Drain, and the
@@ -94,7 +72,7 @@ func (p *parts) speak(ctx context.Context) {
 		log := p.log.With("adapter", a.Name)
 		open := child.Open(a.Command, socketsIn(c.RunDir), log)
 		if a.BuiltIn != "" {
-			open = drive.BuiltIn(func() adapter.Adapter { return builtIn[a.BuiltIn](log) })
+			open = drive.BuiltIn(func() adapter.Adapter { return BuiltIn[a.BuiltIn](log) })
 		}
 		cfg := session.Default()
 		cfg.Section, cfg.Mint = []byte(a.Section), rand.Uint64
