@@ -16,6 +16,7 @@ import (
 	"github.com/batonkv/baton/examples/engine/front"
 	"github.com/batonkv/baton/examples/engine/model"
 	"github.com/batonkv/baton/examples/engine/sample"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -246,7 +247,7 @@ func (d *demo) watch(ctx context.Context, g *dev.Running) error {
 func (d *demo) request(ctx context.Context, i int, p prompt, watchFailed <-chan error) (row, error) {
 	r, err := d.handOver(ctx, i, label(i), p, watchFailed)
 	for began, n := time.Now(), 2; err != nil && d.struck && ctx.Err() == nil && time.Since(began) < d.opt.Deadline; n++ {
-		pause(ctx, 50*time.Millisecond)
+		pause.For(ctx, 50*time.Millisecond)
 		r, err = d.handOver(ctx, i, fmt.Sprintf("%s.%d", label(i), n), p, watchFailed)
 	}
 	if err != nil {

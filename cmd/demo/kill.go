@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/internal/pause"
 )
 
 // victim is the group, by its place, and the rank that Kill names; -1 when it names none.
@@ -46,18 +47,9 @@ func (d *demo) strike(ctx context.Context, i int) error {
 
 // watchAgain goes on with a leader that is started again.
 func (d *demo) watchAgain(ctx context.Context, g *dev.Running) error {
-	pause(ctx, 50*time.Millisecond)
+	pause.For(ctx, 50*time.Millisecond)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return d.watch(ctx, g)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -136,7 +137,7 @@ func (r *router) hear(ctx context.Context, group string) {
 			default: // shown again
 			}
 		}
-		pause(ctx, 100*time.Millisecond)
+		pause.For(ctx, 100*time.Millisecond)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonkv/baton/cmd/dev"
 	"github.com/batonkv/baton/examples/engine/front"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/lifeline"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -162,7 +163,7 @@ func (d *demo) released(ctx context.Context, src *dev.Running, id handoff.ID) er
 		if err != nil {
 			return err
 		}
-		if pause(ctx, time.Millisecond); ctx.Err() != nil {
+		if pause.For(ctx, time.Millisecond); ctx.Err() != nil {
 			return fmt.Errorf("%w: %s keeps it: %w", ErrAbort, src.Name, context.Cause(ctx))
 		}
 	}

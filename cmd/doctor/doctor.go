@@ -10,8 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
+	"github.com/batonkv/baton/internal/say"
 	"github.com/batonkv/baton/plugins/route"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -48,11 +48,11 @@ func (r Report) Verdict() error {
 	}
 	for _, v := range []choice.Verdict{choice.Broken, choice.Degraded, choice.Unmeasured} {
 		if n[v] > 0 {
-			bad = append(bad, fmt.Sprintf("%s %s", count(n[v], "link"), v))
+			bad = append(bad, fmt.Sprintf("%s %s", say.Count(n[v], "link"), v))
 		}
 	}
 	if silent > 0 {
-		bad = append(bad, count(silent, "sidecar")+" without an answer")
+		bad = append(bad, say.Count(silent, "sidecar")+" without an answer")
 	}
 	if len(bad) == 0 {
 		return nil
@@ -79,13 +79,6 @@ func (r Report) silent() (n int) {
 		}
 	}
 	return n
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Text writes a table, and under it each reason once, what is wrong and what to do.
@@ -189,7 +182,7 @@ func (r Report) summary(b *strings.Builder) {
 				parts = append(parts, fmt.Sprintf("%d %s", n[v], v))
 			}
 		}
-		fmt.Fprintf(b, "%s: %s\n", count(len(ls), "link"), strings.Join(parts, ", "))
+		fmt.Fprintf(b, "%s: %s\n", say.Count(len(ls), "link"), strings.Join(parts, ", "))
 	}
 	for _, a := range r.Asked {
 		if a.Gone {
@@ -197,7 +190,7 @@ func (r Report) summary(b *strings.Builder) {
 		}
 	}
 	if more > 0 {
-		fmt.Fprintf(b, "%s were left out: ask fewer groups\n", count(more, "link"))
+		fmt.Fprintf(b, "%s were left out: ask fewer groups\n", say.Count(more, "link"))
 	}
 }
 
@@ -250,18 +243,11 @@ func age(l handoff.Link) string {
 	return l.Ago.Round(time.Second).String()
 }
 
+// maxText bounds what one of them says, in runes.
+const maxText = 4096
+
 // clean is what others say without what steers a terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return '·'
-		}
-		return r
-	}, s)
-}
+func clean(s string) string { return say.Line(s, maxText) }
 
 // line is one link in JSON. Rates are in bytes a second, times in seconds.
 type line struct {

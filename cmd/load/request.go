@@ -9,6 +9,7 @@ import (
 	"time"
 
 	engine "github.com/batonkv/baton/examples/load"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -254,14 +255,10 @@ func (r *request) attempt(ctx context.Context, x export, t try, may ...error) (o
 
 // pause is the driver's own pace.
 func (r *request) pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !pause.For(ctx, d) {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // deliver brings it in somewhere, whatever it takes, and waits for its source's end.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
+	"github.com/batonkv/baton/internal/say"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -100,13 +102,13 @@ func (d *drain) run(ctx context.Context) error {
 		case !passing(err):
 			return err
 		default:
-			if said := "asking again: " + clean(err.Error(), maxWhy); said != d.said {
+			if said := "asking again: " + say.Line(err.Error(), maxWhy); said != d.said {
 				d.said = said
 				d.Progress(said)
 			}
 		}
-		if err := pause(ctx, wait); err != nil {
-			return err
+		if !pause.For(ctx, wait) {
+			return ctx.Err()
 		}
 	}
 }
@@ -146,10 +148,10 @@ func (d *drain) left() string {
 func (d *drain) counts() string {
 	var parts []string
 	if n := d.last.Imports; n > 0 {
-		parts = append(parts, count(int64(n), "import"))
+		parts = append(parts, say.Count(int64(n), "import"))
 	}
 	if n := d.last.Exports; n > 0 {
-		parts = append(parts, count(int64(n), "export"))
+		parts = append(parts, say.Count(int64(n), "export"))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -161,16 +163,5 @@ func (d *drain) waits() string {
 	if len(d.last.Waits) == 0 {
 		return ""
 	}
-	return ": " + clean(strings.Join(d.last.Waits, "; "), maxWhy)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return ": " + say.Line(strings.Join(d.last.Waits, "; "), maxWhy)
 }

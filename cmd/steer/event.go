@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/batonkv/baton/internal/say"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/control"
@@ -77,7 +78,7 @@ func ranks(before, now plugins.Group) (out []event) {
 		}
 	}
 	for _, r := range now.Ranks {
-		at := fmt.Sprintf("%s, pid %d", clean(r.Addr, maxLabel), r.PID)
+		at := fmt.Sprintf("%s, pid %d", say.Line(r.Addr, maxLabel), r.PID)
 		switch was := of(before, r); {
 		case was == nil:
 			out = append(out, event{Group: now.Name, What: "rank-up", Rank: &r, text: fmt.Sprintf("rank %d: %s", r.Rank, at)})
@@ -97,17 +98,17 @@ func describe(g plugins.Group) string {
 	}
 	switch {
 	case g.Size == 0:
-		add("%s, no engine yet", count(int64(len(g.Ranks)), "sidecar"))
+		add("%s, no engine yet", say.Count(int64(len(g.Ranks)), "sidecar"))
 	case g.Complete:
-		add("%s", count(int64(g.Size), "rank"))
+		add("%s", say.Count(int64(g.Size), "rank"))
 	default:
-		add("not complete: %d of %s", len(g.Ranks), count(int64(g.Size), "rank"))
+		add("not complete: %d of %s", len(g.Ranks), say.Count(int64(g.Size), "rank"))
 	}
 	if g.CapacityBlocks > 0 {
-		add("%s or more", count(int64(g.CapacityBlocks), "block"))
+		add("%s or more", say.Count(int64(g.CapacityBlocks), "block"))
 	}
 	if g.CapacitySlots > 0 {
-		add("%s or more", count(int64(g.CapacitySlots), "slot"))
+		add("%s or more", say.Count(int64(g.CapacitySlots), "slot"))
 	}
 	if g.Draining {
 		add("draining")
@@ -122,7 +123,7 @@ func ofNotice(group string, n control.Notice) event {
 	case control.Gap:
 		e.text = "its leader is another process: what it told before may be missing here"
 		if n.Lost > 0 {
-			e.text = count(int64(n.Lost), "notice") + " came and went unseen"
+			e.text = say.Count(int64(n.Lost), "notice") + " came and went unseen"
 		}
 	case control.Ready:
 		e.text = "every rank is attached"
@@ -132,7 +133,7 @@ func ofNotice(group string, n control.Notice) event {
 		e.text = "will be exported"
 	case control.Exported:
 		if n.Manifest != nil {
-			e.text = count(int64(n.Manifest.Tokens), "token") + " held for an importer"
+			e.text = say.Count(int64(n.Manifest.Tokens), "token") + " held for an importer"
 		}
 	case control.Over:
 		e.text = "its memory is given back"
@@ -158,7 +159,7 @@ func imported(group string, n control.Notice) string {
 	}
 	s += fmt.Sprintf(" (open %s, reserve %s, move %s, check %s, done %s, admit %s)", num(p.Open), num(p.Reserve), num(p.Move), num(p.Check), num(p.Done), num(p.Admit))
 	if n.Cached > 0 {
-		s += ", " + count(int64(n.Cached), "token") + " cached"
+		s += ", " + say.Count(int64(n.Cached), "token") + " cached"
 	}
 	return s
 }
@@ -169,7 +170,7 @@ func linked(n control.Notice) string {
 	if l == nil {
 		return ""
 	}
-	s := fmt.Sprintf("from %s/%d: %s", clean(l.Peer.Group, maxLabel), l.Peer.Rank, clean(l.Choice.Why, maxWhy))
+	s := fmt.Sprintf("from %s/%d: %s", say.Line(l.Peer.Group, maxLabel), l.Peer.Rank, say.Line(l.Choice.Why, maxWhy))
 	if l.Measured.Rate > 0 {
 		s += fmt.Sprintf(", %.0f MB/s", l.Measured.Rate/1e6)
 		if l.Expected > 0 {
@@ -177,9 +178,9 @@ func linked(n control.Notice) string {
 		}
 	}
 	if f := l.Finding; f.Cause != "" {
-		s += fmt.Sprintf("; %s: %s: %s", f.Verdict, clean(f.Cause, maxWhy), clean(f.Fix, maxWhy))
+		s += fmt.Sprintf("; %s: %s: %s", f.Verdict, say.Line(f.Cause, maxWhy), say.Line(f.Fix, maxWhy))
 	} else if f.Verdict != choice.Unmeasured {
-		s += "; " + clean(string(f.Verdict), maxLabel)
+		s += "; " + say.Line(string(f.Verdict), maxLabel)
 	}
 	return s
 }
@@ -187,7 +188,7 @@ func linked(n control.Notice) string {
 func failed(group string, n control.Notice) string {
 	s := "no reason told"
 	if n.Err != nil {
-		s = clean(n.Err.Error(), maxWhy)
+		s = say.Line(n.Err.Error(), maxWhy)
 	}
 	if n.ID.Group == "" || n.ID.Group == group {
 		return s
@@ -214,7 +215,7 @@ func why(err error) string {
 	if err == nil {
 		return ""
 	}
-	return strings.TrimSpace(clean(err.Error(), maxWhy))
+	return strings.TrimSpace(say.Line(err.Error(), maxWhy))
 }
 
 // cluster is what JSON tells of a group.

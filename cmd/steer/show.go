@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/batonkv/baton/internal/say"
 )
 
 // Widths of columns, in runes: they grow to these, and what is longer sticks out.
@@ -14,6 +16,12 @@ const (
 	maxGroupCol = 24
 	maxLabelCol = 20
 	whatCol     = 9
+)
+
+// Bounds, in runes, of what others say.
+const (
+	maxWhy   = 300
+	maxLabel = 64
 )
 
 // show writes lines, aligned: a column widens for what comes, and stays so.
@@ -44,10 +52,10 @@ func (s *show) line(e event) error {
 	if s.json != nil {
 		return s.json.Encode(e.record(at.UTC()))
 	}
-	label := clean(e.Label, maxLabel)
+	label := say.Line(e.Label, maxLabel)
 	s.label = max(s.label, min(utf8.RuneCountInString(label), maxLabelCol))
 	s.room(e.Group)
-	group, what := pad(clean(e.Group, maxLabel), s.group), pad(e.What, whatCol)
+	group, what := pad(say.Line(e.Group, maxLabel), s.group), pad(e.What, whatCol)
 	clock := at.Format("15:04:05.000")
 	if s.color {
 		clock, group, what = dim+clock+plain, bold+group+plain, hue(e.What)+what+plain

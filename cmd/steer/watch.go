@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
+	"github.com/batonkv/baton/internal/say"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -110,7 +112,7 @@ func (w *watch) views(ctx context.Context, c plugins.Cluster) {
 				wait = againMin
 			}
 		}
-		if pause(ctx, wait) != nil {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}
@@ -127,7 +129,7 @@ func (w *watch) follow(ctx context.Context, f *followed, from control.Cursor) {
 				from, wait = n.After(), againMin
 			}
 		}
-		if pause(ctx, wait) != nil {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}
@@ -142,7 +144,7 @@ func (w *watch) take(ctx context.Context, t told) error {
 		}
 		if !w.lost && ctx.Err() == nil {
 			w.lost = true
-			return w.show.line(event{What: "lost", Err: t.err, text: "discovery: " + clean(t.err.Error(), maxWhy)})
+			return w.show.line(event{What: "lost", Err: t.err, text: "discovery: " + say.Line(t.err.Error(), maxWhy)})
 		}
 		return nil
 	case t.from == nil:
@@ -160,7 +162,7 @@ func (w *watch) take(ctx context.Context, t told) error {
 			return nil
 		}
 		t.from.lost = true
-		return w.show.line(event{Group: t.from.name, What: "lost", Err: t.err, text: "its leader: " + clean(t.err.Error(), maxWhy)})
+		return w.show.line(event{Group: t.from.name, What: "lost", Err: t.err, text: "its leader: " + say.Line(t.err.Error(), maxWhy)})
 	}
 	return w.hear(t.from, t.notice)
 }

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -172,7 +173,7 @@ func (h *Host) start(s *start, before *process, wait time.Duration) {
 			wait = 0
 		}
 	}
-	if pause(h.ctx, wait); h.ctx.Err() != nil {
+	if pause.For(h.ctx, wait); h.ctx.Err() != nil {
 		s.err = errClosed
 		return
 	}
@@ -190,17 +191,5 @@ func (h *Host) start(s *start, before *process, wait time.Duration) {
 		h.now = nil
 		h.over.Go(s.got.end)
 		s.got, s.err = nil, errClosed
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/proto/errs"
 	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/control/client"
@@ -80,7 +81,7 @@ func (f *following) run(ctx context.Context) error {
 			return fmt.Errorf("group %s: nothing was heard of a leader for %v: %w", f.group, gone.Round(time.Second), orGone(err))
 		}
 		f.cfg.Log.Debug("watch goes on with the next leader", "group", f.group, "err", err)
-		sleep(ctx, wait)
+		pause.For(ctx, wait)
 	}
 }
 

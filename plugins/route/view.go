@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/transfer/layout"
@@ -157,7 +158,7 @@ func (v *view) run(ctx context.Context, watch Source, log *slog.Logger, each fun
 			v.set(next, nil)
 			wait = againMin
 		}
-		sleep(ctx, wait)
+		pause.For(ctx, wait)
 		wait = min(2*wait, againMax)
 	}
 }
@@ -170,14 +171,4 @@ func byName(a, b discovery.Record) int {
 		return c
 	}
 	return int(a.Rank - b.Rank)
-}
-
-// sleep waits for d, or less when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/sidecar/machine"
 )
 
@@ -60,7 +61,7 @@ func (s *Sidecar) watch(ctx context.Context) {
 				s.step(machine.Found{Records: snap.Records})
 			})
 		}
-		pause(ctx, wait)
+		pause.For(ctx, wait)
 	}
 }
 
@@ -116,7 +117,7 @@ func (s *Sidecar) register(ctx context.Context) {
 				s.log.Error("registration failed, trying again", "err", err)
 			}
 			s.standing(err.Error())
-			pause(ctx, wait)
+			pause.For(ctx, wait)
 			continue
 		}
 		s.standing("")
@@ -180,13 +181,4 @@ func (s *Sidecar) advertise(a machine.Advertise) {
 	default:
 	}
 	s.adverts <- a
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

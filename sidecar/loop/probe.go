@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer"
@@ -97,7 +98,7 @@ func (g *staging) round(p handoff.Member, pr *pair, best choice.Measured) {
 // again begins the next round a while later.
 func (g *staging) again(p handoff.Member, pr *pair, best choice.Measured) {
 	g.s.work.Go(func() {
-		pause(g.s.ctx, betweenRounds)
+		pause.For(g.s.ctx, betweenRounds)
 		g.s.post(func() { g.round(p, pr, best) })
 	})
 }
@@ -153,7 +154,7 @@ func (g *staging) soon() {
 	}
 	g.soonOn = true
 	g.s.work.Go(func() {
-		pause(g.s.ctx, afterJobs)
+		pause.For(g.s.ctx, afterJobs)
 		g.s.post(func() {
 			g.soonOn = false
 			for _, p := range g.standing() {
@@ -167,7 +168,7 @@ func (g *staging) soon() {
 
 // every measures one link a period, that which was measured longest ago.
 func (g *staging) every(ctx context.Context, period time.Duration) {
-	for pause(ctx, period); ctx.Err() == nil; pause(ctx, period) {
+	for pause.For(ctx, period); ctx.Err() == nil; pause.For(ctx, period) {
 		g.s.post(func() {
 			if ps := g.standing(); len(ps) > 0 {
 				oldest := slices.MinFunc(ps, func(a, b handoff.Member) int { return g.s.pairs[a].at.Compare(g.s.pairs[b].at) })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/sidecar/metrics"
 	"github.com/batonkv/baton/transfer"
@@ -67,6 +68,6 @@ func sum(ctx context.Context, adder transfer.Summer, f machine.Sum) (made []uint
 			return made, err
 		}
 		wait, _ := t.failed(err)
-		pause(ctx, wait)
+		pause.For(ctx, wait)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math"
 	"strings"
+
+	"github.com/batonkv/baton/internal/say"
 )
 
 // SVG draws v: who sends what to whom, sources on the left, ribbons as wide as their
@@ -23,7 +25,7 @@ func (v *View) SVG(w io.Writer) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" width="%d" height="%.0f" role="img" aria-labelledby="t d">`+"\n", picWidth, end, picWidth, end)
 	fmt.Fprintf(&out, "<title id=\"t\">%s</title>\n", text(v.Model+": "+v.From+" to "+v.To, maxTip))
-	fmt.Fprintf(&out, "<desc id=\"d\">%s</desc>\n", text(fmt.Sprintf("%s of %s move over %s of ranks, plan %s", Size(v.Bytes), count(int(v.Tokens), "token"), count(len(v.Pairs), "pair"), v.Digest), maxTip))
+	fmt.Fprintf(&out, "<desc id=\"d\">%s</desc>\n", text(fmt.Sprintf("%s of %s move over %s of ranks, plan %s", Size(v.Bytes), say.Count(v.Tokens, "token"), say.Count(len(v.Pairs), "pair"), v.Digest), maxTip))
 	out.WriteString(style)
 	p.gradients(&out)
 	fmt.Fprintf(&out, "<rect class=\"bg\" width=\"%d\" height=\"%.0f\" rx=\"12\"/>\n", picWidth, end)
@@ -66,9 +68,9 @@ func (p *picture) head(b *bytes.Buffer) {
 	put(b, margin, 46, "ink big", v.Model)
 	put(b, margin, 68, "dim", fmt.Sprintf("%s  →  %s", v.From, v.To))
 	put(b, picWidth-margin, 46, "ink big end", Size(v.Bytes))
-	put(b, picWidth-margin, 68, "dim end", fmt.Sprintf("%s, %s of ranks", count(int(v.Tokens), "token"), count(len(v.Pairs), "pair")))
-	put(b, margin, headH-16, "dim small", count(len(v.Sources), "source rank"))
-	put(b, p.end+barW, headH-16, "dim small end", count(len(v.Destinations), "destination rank"))
+	put(b, picWidth-margin, 68, "dim end", fmt.Sprintf("%s, %s of ranks", say.Count(v.Tokens, "token"), say.Count(len(v.Pairs), "pair")))
+	put(b, margin, headH-16, "dim small", say.Count(len(v.Sources), "source rank"))
+	put(b, p.end+barW, headH-16, "dim small end", say.Count(len(v.Destinations), "destination rank"))
 	if p.told() > 0 {
 		put(b, textX, headH-16, "dim small", "what it pulls, and from whom")
 	}

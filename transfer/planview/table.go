@@ -5,12 +5,14 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/batonkv/baton/internal/say"
 )
 
 // Table writes v as text.
 func (v *View) Table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "%s: %s to %s, %s\n\n", v.Model, v.From, v.To, count(int(v.Tokens), "token"))
+	fmt.Fprintf(tw, "%s: %s to %s, %s\n\n", v.Model, v.From, v.To, say.Count(v.Tokens, "token"))
 	fmt.Fprintln(tw, "state\tlayers\tunits\telems\tkept per\tmoved")
 	for _, s := range v.States {
 		per := "request"
@@ -27,7 +29,7 @@ func (v *View) Table(w io.Writer) error {
 		}
 		fmt.Fprintf(tw, "%d\t%d\t%s\t%d\t%d\t%d\t%s%s\n", p.Src, p.Dst, Size(p.Bytes), p.Nests, p.Scattered, p.Copies, what(p.Boxes), note)
 	}
-	fmt.Fprintf(tw, "\n%s, %s (%d bytes), plan %.12s\n", count(len(v.Pairs), "pair"), Size(v.Bytes), v.Bytes, v.Digest)
+	fmt.Fprintf(tw, "\n%s, %s (%d bytes), plan %.12s\n", say.Count(len(v.Pairs), "pair"), Size(v.Bytes), v.Bytes, v.Digest)
 	fmt.Fprintln(tw, "nests: strided copies when blocks are consecutive; scattered: when none are; copies: contiguous ones")
 	for _, n := range v.Notes {
 		fmt.Fprintln(tw, "note: "+n)
@@ -73,13 +75,6 @@ func span(what string, s [2]int32) string {
 		return fmt.Sprintf("%s %d", what, s[0])
 	}
 	return fmt.Sprintf("%ss %d-%d", what, s[0], s[1]-1)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Size is n in the largest binary unit that leaves a whole part.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 )
 
@@ -45,7 +46,7 @@ func (t *Teller) watch(ctx context.Context, prefix string, read func(directory.S
 			t.mu.Unlock()
 			t.poke()
 		}
-		if !pause(ctx, tryAgain) {
+		if !pause.For(ctx, tryAgain) {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
@@ -101,21 +102,9 @@ func (t *Teller) read(ctx context.Context, feed adapter.BlockFeed) {
 				t.mu.Unlock()
 			}
 		}
-		if !pause(ctx, tryAgain) {
+		if !pause.For(ctx, tryAgain) {
 			return
 		}
-	}
-}
-
-// pause is false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -250,14 +239,14 @@ func (t *Teller) settle(ctx context.Context) {
 
 // again tells everything to routers that cannot ask, when they should listen.
 func (t *Teller) again(life context.Context) {
-	if t.keeper.Settled(life) == nil && pause(life, liveAfter) {
+	if t.keeper.Settled(life) == nil && pause.For(life, liveAfter) {
 		t.log.Again()
 	}
 }
 
 // later tries once more.
 func (t *Teller) later(ctx context.Context) {
-	if pause(ctx, beginAgain) {
+	if pause.For(ctx, beginAgain) {
 		t.mu.Lock()
 		t.waits = false
 		t.mu.Unlock()

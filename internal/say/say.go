@@ -1,4 +1,5 @@
-package steer
+// Package say puts words on a terminal.
+package say
 
 import (
 	"fmt"
@@ -6,14 +7,9 @@ import (
 	"unicode"
 )
 
-// Bounds, in runes, of what others say.
-const (
-	maxWhy   = 300
-	maxLabel = 64
-)
-
-// clean is what others say as one piece of a line: without what steers a terminal, cut short.
-func clean(s string, most int) string {
+// Line is what others say as one piece of a line: without what steers a terminal, and cut after
+// most runes.
+func Line(s string, most int) string {
 	var b strings.Builder
 	n := 0
 	for _, r := range s {
@@ -33,7 +29,8 @@ func clean(s string, most int) string {
 	return b.String()
 }
 
-func count(n int64, what string) string {
+// Count is n of something whose plural takes an s.
+func Count[N int | int32 | int64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
