@@ -14,20 +14,56 @@ import (
 type Bounds struct {
 	paged, slotted bool // of what is per block, and per request, the rank holds some
 	blocks, slots  int32
+	tokens         int32    // of a block
 	seen           []uint64 // a bit for each block; none is set between two calls
 }
 
-// NewBounds is of the shards that a states, which layout.Model.Check has passed.
+// NewBounds is of the shards that a states, in blocks of its capacity. Those that
+// layout.Model.Check refuses do not count.
 func NewBounds(a Attach) Bounds {
-	b := Bounds{blocks: math.MaxInt32, slots: math.MaxInt32}
+	b := Bounds{blocks: math.MaxInt32, slots: math.MaxInt32, tokens: max(a.Capacity.BlockTokens, 1)}
 	for _, s := range a.Shards {
-		if a.Model.Layout.States[s.State].Paging == layout.PerBlock {
+		switch st, ok := a.stateOf(s); {
+		case !ok:
+		case st.Paging == layout.PerBlock:
 			b.paged, b.blocks = true, min(b.blocks, s.Items)
-		} else {
+		default:
 			b.slotted, b.slots = true, min(b.slots, s.Items)
 		}
 	}
 	return b
+}
+
+// stateOf is the state that a shard is of; ok is false for one that cannot be.
+func (a Attach) stateOf(s layout.Shard) (layout.State, bool) {
+	ss := a.Model.Layout.States
+	if s.State < 0 || int(s.State) >= len(ss) || s.Items < 1 {
+		return layout.State{}, false
+	}
+	return ss[s.State], true
+}
+
+// Export says why an export of label cannot be, whose first tokens are computed: too few or
+// too many blocks, those of before included, or one of what Check finds.
+func (b *Bounds) Export(label string, before, blocks []int32, slot, computed, tokens int32) error {
+	n, least, most := len(before)+len(blocks), b.blocksOf(computed), b.blocksOf(tokens)
+	if b.paged && (n < least || n > most) {
+		want := fmt.Sprint(least)
+		if least != most {
+			want = fmt.Sprintf("%d to %d", least, most)
+		}
+		return fmt.Errorf("%w: export of %q: %d of %d tokens are computed, and %d blocks are named: want %s", ErrEngine, label, computed, tokens, n, want)
+	}
+	if err := b.Check(before, blocks, slot); err != nil {
+		return fmt.Errorf("export of %q: %w", label, err)
+	}
+	return nil
+}
+
+// blocksOf is how many blocks hold so many tokens.
+func (b *Bounds) blocksOf(tokens int32) int {
+	n := int64(b.tokens)
+	return int((int64(tokens) + n - 1) / n)
 }
 
 // Check says why no prompt can lie in blocks, behind those of before, and in slot (less than
@@ -79,19 +115,14 @@ func (b *Bounds) mark(ids []int32, at int) (int, error) {
 	return len(ids), nil
 }
 
-// CheckCapacity says why a counts more than its shards hold, or in other blocks.
+// CheckCapacity says why a counts more than its shards hold, or in blocks of another size.
 func CheckCapacity(a Attach) error {
 	c := a.Capacity
-	for _, n := range []struct {
-		what      string
-		has, want int32
-	}{{"block_tokens", c.BlockTokens, 1}, {"blocks", c.Blocks, 0}, {"slots", c.Slots, 0}} {
-		if n.has < n.want {
-			return fmt.Errorf("%w: capacity.%s is %d: want %d or more", ErrAttach, n.what, n.has, n.want)
-		}
-	}
 	for _, s := range a.Shards {
-		st := a.Model.Layout.States[s.State]
+		st, ok := a.stateOf(s)
+		if !ok {
+			continue // layout.Model.Check says so
+		}
 		what, n := "blocks", c.Blocks
 		if st.Paging == layout.PerRequest {
 			what, n = "slots", c.Slots

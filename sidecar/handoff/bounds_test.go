@@ -127,9 +127,7 @@ func TestCapacity(t *testing.T) {
 		"more slots than a shard":   {func(a *Attach) { a.Capacity.Slots = 5 }, true},
 		"no blocks":                 {func(a *Attach) { a.Capacity.Blocks = 0 }, true},
 		"no slots":                  {func(a *Attach) { a.Capacity.Slots = 0 }, true},
-		"less than none":            {func(a *Attach) { a.Capacity.Blocks, a.Shards = -1, nil }, true},
 		"other blocks":              {func(a *Attach) { a.Shards[2].Rows = 32 }, true},
-		"no tokens":                 {func(a *Attach) { a.Capacity.BlockTokens, a.Shards = 0, nil }, true},
 		"a stage that holds no ssm": {func(a *Attach) { a.Capacity.Slots, a.Shards = 9, a.Shards[:1] }, false},
 	} {
 		a := bounded()

@@ -54,6 +54,8 @@ func (m *Machine) checkAttach(a handoff.Attach) error {
 		return fmt.Errorf("%w: ranks is %d: want 1 to %d, and more than rank %d", handoff.ErrAttach, a.Ranks, maxRanks, a.Rank)
 	case a.Instance == 0:
 		return fmt.Errorf("%w: group_instance is 0: want a random number, equal on all ranks of one launch", handoff.ErrAttach)
+	case a.Capacity.BlockTokens < 1:
+		return fmt.Errorf("%w: capacity.block_tokens is %d", handoff.ErrAttach, a.Capacity.BlockTokens)
 	case !m.quiet():
 		return fmt.Errorf("%w: copies into the previous engine's memory are not finished: attach again", handoff.ErrAttach)
 	case len(a.Imports) > 0 && a.Rank != 0:

@@ -158,7 +158,7 @@ func (m *Machine) checkExport(e handoff.Export, computed int32) error {
 	case m.pinOf(e.Label) != nil || m.leaves(e.Label):
 		return fmt.Errorf("%w: label %q is pinned already", handoff.ErrEngine, e.Label)
 	}
-	return m.checkTable(e.Label, nil, e.Blocks, e.Slot, computed, e.Tokens)
+	return m.engine.bounds.Export(e.Label, nil, e.Blocks, e.Slot, computed, e.Tokens)
 }
 
 // pinned takes a rank's pin at the leader. Ranks run at their own pace: a pin may come

@@ -21,7 +21,7 @@ func (m *Machine) exportPart(e handoff.ExportPart) {
 	if p == nil {
 		return
 	}
-	err := m.checkTable(e.Label, p.Table(), e.Blocks, -1, e.Reach.Ahead, e.Tokens)
+	err := m.engine.bounds.Export(e.Label, p.Table(), e.Blocks, -1, e.Reach.Ahead, e.Tokens)
 	if err == nil {
 		err = p.Grow(e)
 	}
@@ -37,7 +37,7 @@ func (m *Machine) exportLast(e handoff.Export) {
 		return
 	}
 	c := m.engine.attach.Capacity
-	err := m.checkTable(e.Label, nil, e.Blocks, e.Slot, e.Tokens, e.Tokens)
+	err := m.engine.bounds.Export(e.Label, nil, e.Blocks, e.Slot, e.Tokens, e.Tokens)
 	if err == nil {
 		err = p.Exports(e)
 	}

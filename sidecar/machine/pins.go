@@ -8,23 +8,6 @@ import (
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
-// checkTable says why blocks, behind those of before, and slot cannot hold a prompt of which so
-// many tokens are computed: too few or too many for it, or memory that is not there.
-func (m *Machine) checkTable(label string, before, blocks []int32, slot, computed, tokens int32) error {
-	n, least, most := len(before)+len(blocks), m.blocksOf(computed), m.blocksOf(tokens)
-	if n < least || n > most {
-		want := fmt.Sprint(least)
-		if least != most {
-			want = fmt.Sprintf("%d to %d", least, most)
-		}
-		return fmt.Errorf("%w: export of %q: %d of %d tokens are computed, and %d blocks are named: want %s", handoff.ErrEngine, label, computed, tokens, n, want)
-	}
-	if err := m.engine.bounds.Check(before, blocks, slot); err != nil {
-		return fmt.Errorf("export of %q: %w", label, err)
-	}
-	return nil
-}
-
 // awaitRanks bounds the wait for the ranks that pin nothing of s yet by a lease from the first
 // pin on: a fence or a sum keeps that back on every rank alike. What an export asks to be held
 // for is importers' time, which has not begun.
@@ -53,12 +36,6 @@ func (m *Machine) incomplete(s *held) string {
 		}
 	}
 	return err.Error()
-}
-
-// blocksOf is how many blocks hold so many tokens.
-func (m *Machine) blocksOf(tokens int32) int {
-	n := int64(m.engine.attach.Capacity.BlockTokens)
-	return int((int64(tokens) + n - 1) / n)
 }
 
 // exports is how many exports the engine keeps for this sidecar.

@@ -66,6 +66,9 @@ func (c Config) Check() error {
 	case d.RedialMin < 0 || d.RedialMax < d.RedialMin:
 		return fmt.Errorf("%w: redial %v to %v: want 0 < min <= max", handoff.ErrAttach, c.RedialMin, c.RedialMax)
 	}
+	if err := handoff.CheckCapacity(c.Attach); err != nil {
+		return err
+	}
 	_, err := codec.EncodeFromEngine(c.Attach)
 	return err
 }
@@ -250,7 +253,8 @@ func (c *Client) ring() {
 }
 
 // Send queues m and never blocks; m's slices may be reused. ErrBound refuses m alone, and
-// so do ErrEngine and ErrUnknown for what the engine may not say.
+// so do ErrEngine, ErrWeights and ErrUnknown for what the engine may not say: blocks and slots
+// that its shards have not among it.
 //
 // While no sidecar is there, nothing is lost that matters: an Export is stated when the
 // client attaches again, and freed in the group's order; Applied and Fenced are stated as

@@ -21,7 +21,8 @@ import (
 // session knew of it is said again in the next.
 type record struct {
 	pins      map[string]bool    // exports that are held
-	growing   map[string]uint32  // of them, those whose parts leave: how many did
+	bounds    handoff.Bounds     // of what the rank attaches
+	growing   map[string]growing // of pins, those whose parts leave
 	announced map[string]bool    // and neither exported nor refused
 	imports   map[string]awaited // imports without an end
 	log       []handoff.Decision // held and not settled, or not taken; by number, without gaps; of the applied no contents
@@ -51,7 +52,7 @@ const (
 // newRecord goes on from what an engine states of an earlier client's sessions. The
 // decisions that it states are the engine's already.
 func newRecord(a handoff.Attach, now time.Time) *record {
-	r := &record{pins: map[string]bool{}, growing: map[string]uint32{}, announced: map[string]bool{}, imports: map[string]awaited{},
+	r := &record{bounds: handoff.NewBounds(a), pins: map[string]bool{}, growing: map[string]growing{}, announced: map[string]bool{}, imports: map[string]awaited{},
 		log: slices.Clone(a.Decisions), held: a.Held, taken: a.Held, applied: a.Applied, weights: a.Model.WeightsEpoch, draining: a.Draining}
 	for _, l := range a.Pins {
 		r.pins[l] = true
@@ -112,17 +113,11 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 		}
 	case handoff.Export:
 		if m.Parts > 0 {
-			return r.continues(m.Label, m.Parts, true)
+			return r.closes(m)
 		}
-		return false, r.exports(m.Label)
+		return false, r.exports(m)
 	case handoff.ExportPart:
-		if m.Part != 1 {
-			return r.continues(m.Label, m.Part-1, false)
-		}
-		if err := r.exports(m.Label); err != nil {
-			return false, err
-		}
-		r.growing[m.Label] = 1
+		return r.grows(m)
 	case handoff.ReleaseExport:
 		delete(r.announced, m.Label)
 		delete(r.growing, m.Label)
@@ -142,6 +137,13 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 		handoff.Tail(ds).Applied(m.N)
 		r.applied = m.N
 		r.trim()
+	case handoff.Reserved:
+		if m.Full || m.Why != "" {
+			break
+		}
+		if err := r.bounds.Check(nil, m.Blocks, m.Slot); err != nil {
+			return false, fmt.Errorf("answer to decision %d: %w", m.N, err)
+		}
 	case handoff.Fenced:
 		r.fenced = max(r.fenced, m.N)
 	case handoff.LifecycleAck:
@@ -150,41 +152,6 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 		}
 	case handoff.Attach, handoff.BuffersReady, handoff.Held:
 		return wrong("%T is the client's to say", m)
-	}
-	return false, nil
-}
-
-// exports takes an export, or its first part.
-func (r *record) exports(label string) error {
-	switch {
-	case label == "":
-		return fmt.Errorf("%w: an export has a label", handoff.ErrEngine)
-	case slices.ContainsFunc(r.log[r.after(r.applied):r.after(r.taken)], func(d handoff.Decision) bool {
-		return d.Kind == handoff.Free && d.Label == label
-	}):
-		return fmt.Errorf("%w: label %q was freed: say Applied before it is exported again", handoff.ErrEngine, label)
-	case r.pins[label]:
-		return fmt.Errorf("%w: label %q is exported already: it is over with Free, Failed or UnpinExport", handoff.ErrEngine, label)
-	case len(r.pins) >= maxPins:
-		return fmt.Errorf("%w: %d exports are held", handoff.ErrBound, maxPins)
-	}
-	delete(r.announced, label)
-	r.pins[label] = true
-	return nil
-}
-
-// continues takes what follows so many parts of a label. What continues an export that is
-// over is not said: the engine hears, or heard, how it ended.
-func (r *record) continues(label string, parts uint32, last bool) (told bool, err error) {
-	switch said := r.growing[label]; {
-	case said == 0:
-		return true, nil
-	case said != parts:
-		return false, fmt.Errorf("%w: %d parts of label %q are exported, and this follows %d", handoff.ErrEngine, said, label, parts)
-	case last:
-		delete(r.growing, label)
-	default:
-		r.growing[label]++
 	}
 	return false, nil
 }
