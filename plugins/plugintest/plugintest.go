@@ -1,5 +1,5 @@
 // Package plugintest is one suite for every adapter: the order of its calls, what it shows
-// after a crash, a hang, or a flood of notices, and how it refuses. Time is the suite's
+// after a crash, a hang, or a flood of notices, what it shows of blocks, and how it refuses. Time is the suite's
 // own, crashes are real: the process of an adapter that has one is killed.
 package plugintest
 
@@ -24,6 +24,9 @@ type Subject struct {
 	// Shows is what its control plane shows of a group's hand-offs: phase by id, in words.
 	// It is asked when no call runs. nil: there is nothing to look at.
 	Shows func(t *testing.T) map[string]string
+	// Blocks is how many blocks of the engine's prefix cache its control plane shows as held. It
+	// is asked while a life lasts. nil: it reads none.
+	Blocks func(t *testing.T) int
 }
 
 // Run runs the suite. open makes a new subject, with a control plane of its own.
@@ -33,7 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		test func(*testing.T, Subject)
 	}{
 		{"order", order}, {"crash while it rests", crash}, {"crash in each call", crashes}, {"hang in each call", hangs},
-		{"slow", slow}, {"gap", gap}, {"bad section", refuses}, {"out of order", disorder},
+		{"slow", slow}, {"gap", gap}, {"bad section", refuses}, {"out of order", disorder}, {"blocks", blocks},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
 	}

@@ -51,6 +51,33 @@ func (l *ledger) Notify(_ context.Context, u adapter.Update) error { return l.wr
 
 func (l *ledger) Drain(context.Context) error { return nil }
 
+// ReadBlocks implements adapter.BlockReader: beside the file is one with the number of blocks.
+func (l *ledger) ReadBlocks(f adapter.BlockFeed) {
+	path := l.path + ".blocks"
+	go func() { // until its life ends
+		for {
+			held := map[uint64]bool{}
+			for e, err := range f.Blocks(context.Background()) {
+				switch {
+				case errors.Is(err, handoff.ErrOrder):
+					return
+				case e.Kind == handoff.BlocksCleared:
+					clear(held)
+				}
+				for _, b := range e.Blocks {
+					held[b.ID] = true
+				}
+				for _, id := range e.Removed {
+					delete(held, id)
+				}
+				if err == nil {
+					_ = errors.Join(os.WriteFile(path+".new", fmt.Append(nil, len(held)), 0o600), os.Rename(path+".new", path)) // the suite sees that it is missing
+				}
+			}
+		}
+	}()
+}
+
 func (l *ledger) write(s adapter.State) error {
 	l.state = s
 	lines := map[string]string{}
@@ -72,6 +99,13 @@ func subject(t *testing.T, open drive.Opener) plugintest.Subject {
 				t.Error(err)
 			}
 			return lines
+		},
+		Blocks: func(*testing.T) (n int) {
+			b, err := os.ReadFile(path + ".blocks")
+			if _, serr := fmt.Sscan(string(b), &n); err != nil || serr != nil {
+				return -1
+			}
+			return n
 		}}
 }
 

@@ -40,6 +40,7 @@ type world struct {
 	clock   *clock
 	session *drive.Session
 	feed    chan control.Notice
+	cache   *cache
 	seq     uint64 // of the last notice
 
 	mu     sync.Mutex // guards:
@@ -59,7 +60,7 @@ type world struct {
 func begin(t *testing.T, s Subject, section []byte) *world {
 	cfg := session.Default()
 	cfg.Section, cfg.Pace = section, 0 // the clock stands still between two things that happen
-	w := &world{t: t, s: s, section: section, cfg: cfg, clock: newClock(), feed: make(chan control.Notice), change: make(chan struct{})}
+	w := &world{t: t, s: s, section: section, cfg: cfg, clock: newClock(), feed: make(chan control.Notice), cache: newCache(), change: make(chan struct{})}
 	w.state.Group = adapter.Group{Cluster: "c", Pool: "m", Name: "g", Tenant: "t", Role: discovery.Decode, Model: "model",
 		Status: control.Status{Self: handoff.Member{Group: "g", Incarnation: 7}, Instance: 9, Ranks: 1, Ready: true}}
 	return w
@@ -72,7 +73,7 @@ func start(t *testing.T, s Subject, section []byte) *world {
 }
 
 func (w *world) start() {
-	w.session = drive.Start(drive.Config{Session: w.cfg, Open: w.open, Source: source{w}, Clock: w.clock,
+	w.session = drive.Start(drive.Config{Session: w.cfg, Open: w.open, Source: source{w}, Blocks: w.cache, Clock: w.clock,
 		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), Tell: func(st session.Status) { w.do(func() { w.st = st }) }})
 	w.t.Cleanup(w.stop)
 }

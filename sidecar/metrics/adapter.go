@@ -3,6 +3,8 @@ package metrics
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -14,6 +16,8 @@ type Adapter struct {
 	Coalesced uint64 // updates that told the whole state because it fell behind
 	Lost      uint64 // notices that were in none
 	Err       error  // why the last life ended; nil when another one went on
+	// Counts is what it counts itself, by name; one that ends in _total only grows in a life.
+	Counts map[string]float64
 }
 
 // adapter is one that /healthz tells of.
@@ -28,6 +32,7 @@ type adapter struct {
 func (m *Metrics) Adapter(name string, stages []string, now func() Adapter) {
 	m.adapters = append(m.adapters, adapter{name, now})
 	label := prometheus.Labels{"adapter": name}
+	prometheus.WrapRegistererWith(label, m.labelled).MustRegister(counts{now})
 	for _, stage := range stages {
 		m.show(prometheus.GaugeOpts{Name: "adapter_stage", Help: "1 for the stage that the adapter's session is in, else 0.",
 			ConstLabels: prometheus.Labels{"adapter": name, "stage": stage}}, func() float64 {
@@ -47,6 +52,34 @@ func (m *Metrics) Adapter(name string, stages []string, now func() Adapter) {
 	} {
 		m.labelled.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "baton", Name: c.name, Help: c.help, ConstLabels: label},
 			func() float64 { return float64(c.count(now())) }))
+	}
+}
+
+// ownCounts are the names that Adapter shows itself.
+var ownCounts = []string{"stage", "restarts_total", "coalesced_total", "lost_notices_total"}
+
+// counts collects what an adapter counts itself. All have one help: two adapters may have one
+// name for what they count.
+type counts struct{ now func() Adapter }
+
+// Describe implements prometheus.Collector: it says nothing, as names are known only when
+// they come.
+func (c counts) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c counts) Collect(to chan<- prometheus.Metric) {
+	for name, value := range c.now().Counts {
+		if slices.Contains(ownCounts, name) {
+			continue
+		}
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		m, err := prometheus.NewConstMetric(prometheus.NewDesc("baton_adapter_"+name, "What an adapter counts itself.", nil, nil), kind, value)
+		if err == nil { // else the name is none
+			to <- m
+		}
 	}
 }
 

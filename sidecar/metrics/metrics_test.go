@@ -111,9 +111,10 @@ func TestLevels(t *testing.T) {
 func TestAdapters(t *testing.T) {
 	m := New("c", "p", "g", "0")
 	m.Adapter("hook", []string{"waiting", "serving"}, func() Adapter {
-		return Adapter{Stage: "waiting", Restarts: 3, Coalesced: 2, Lost: 40, Err: errors.New("killed")}
+		return Adapter{Stage: "waiting", Restarts: 3, Coalesced: 2, Lost: 40, Err: errors.New("killed"),
+			Counts: map[string]float64{"kv_blocks": 2.5, "kv_events_total": 7, "stage": 9, "restarts_total": 9, "no name": 1}}
 	})
-	m.Adapter("other", []string{"waiting", "serving"}, func() Adapter { return Adapter{Stage: "serving"} })
+	m.Adapter("other", []string{"waiting", "serving"}, func() Adapter { return Adapter{Stage: "serving", Counts: map[string]float64{"kv_events_total": 8}} })
 	var sick error
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -129,10 +130,17 @@ func TestAdapters(t *testing.T) {
 		`baton_adapter_restarts_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 3`,
 		`baton_adapter_coalesced_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 2`,
 		`baton_adapter_lost_notices_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 40`,
+		`baton_adapter_kv_blocks{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 2.5`,
+		`baton_adapter_kv_events_total{adapter="hook",cluster="c",group="g",pool="p",rank="0"} 7`,
+		`baton_adapter_kv_events_total{adapter="other",cluster="c",group="g",pool="p",rank="0"} 8`,
+		"# TYPE baton_adapter_kv_blocks gauge", "# TYPE baton_adapter_kv_events_total counter",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("lacks %s", want)
 		}
+	}
+	if strings.Contains(body, " 9\n") {
+		t.Error("a count of an adapter's own is in the place of another")
 	}
 	lines := "adapter hook: waiting, 3 restarts: killed\nadapter other: serving, 0 restarts\n"
 	if code, body := get(t, "http://"+s.Addr()+"/healthz"); code != 200 || body != "ok\n"+lines {

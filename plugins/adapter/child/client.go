@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,6 +22,8 @@ type client struct {
 	asks  bool            // Register said so,
 	reads bool            // and this
 	over  context.Context // of the life
+
+	counts atomic.Pointer[map[string]float64] // of the newest answer; nil: none came
 
 	mu     sync.Mutex // guards:
 	work   *answers   // of Ask; nil before
@@ -97,8 +100,8 @@ func (c *client) Sync(ctx context.Context, s adapter.State) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.c.Sync(ctx, &adapterv1.SyncRequest{State: p})
-	return failed(ctx, err)
+	r, err := c.c.Sync(ctx, &adapterv1.SyncRequest{State: p})
+	return c.counted(ctx, r.GetCounts(), err)
 }
 
 func (c *client) Notify(ctx context.Context, u adapter.Update) error {
@@ -106,8 +109,28 @@ func (c *client) Notify(ctx context.Context, u adapter.Update) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.c.Notify(ctx, p)
-	return failed(ctx, err)
+	r, err := c.c.Notify(ctx, p)
+	return c.counted(ctx, r.GetCounts(), err)
+}
+
+// counted keeps what the adapter counts, of an answer.
+func (c *client) counted(ctx context.Context, counts map[string]float64, err error) error {
+	if err != nil {
+		return failed(ctx, err)
+	}
+	if err := adapter.CheckCounts(counts); err != nil {
+		return err
+	}
+	c.counts.Store(&counts)
+	return nil
+}
+
+// Counts implements adapter.Counter: what came with the newest answer.
+func (c *client) Counts() map[string]float64 {
+	if p := c.counts.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 func (c *client) Drain(ctx context.Context) error {

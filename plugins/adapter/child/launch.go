@@ -102,7 +102,7 @@ func unopened(ctx context.Context, name string, err error) error {
 func life(p *process, c *plugin.Client, it *client) *drive.Life {
 	over, end := context.WithCancel(context.Background())
 	it.over = over
-	return &drive.Life{Adapter: it, Ask: it.Ask, Read: it.ReadBlocks, PID: p.child.PID(), Done: p.child.Exited(),
+	return &drive.Life{Adapter: it, Ask: it.Ask, Read: it.ReadBlocks, Counts: it.Counts, PID: p.child.PID(), Done: p.child.Exited(),
 		Why: func() error { return fmt.Errorf("pid %d ended: %s", p.child.PID(), exit(p.child)) },
 		Close: func(hard bool) error {
 			end()

@@ -18,11 +18,15 @@ type server struct {
 	asks  *questions
 	reads adapter.BlockReader // nil: it reads none
 	feed  *feed
+	count func() map[string]float64 // of a Counter
 }
 
 func newServer(a adapter.Adapter) *server {
 	o := adapter.Ordered(a)
-	s := &server{a: o}
+	s := &server{a: o, count: func() map[string]float64 { return nil }}
+	if counter, ok := a.(adapter.Counter); ok {
+		s.count = counter.Counts
+	}
 	if asker, ok := o.(adapter.Asker); ok {
 		s.asker, s.asks = asker, newQuestions()
 	}
@@ -88,7 +92,8 @@ func (s *server) Sync(ctx context.Context, p *adapterv1.SyncRequest) (*adapterv1
 	if err != nil {
 		return nil, errs.ToStatus(err)
 	}
-	return done(&adapterv1.SyncResponse{}, s.a.Sync(ctx, state))
+	err = s.a.Sync(ctx, state)
+	return done(&adapterv1.SyncResponse{Counts: s.count()}, err)
 }
 
 func (s *server) Notify(ctx context.Context, p *adapterv1.NotifyRequest) (*adapterv1.NotifyResponse, error) {
@@ -96,7 +101,8 @@ func (s *server) Notify(ctx context.Context, p *adapterv1.NotifyRequest) (*adapt
 	if err != nil {
 		return nil, errs.ToStatus(err)
 	}
-	return done(&adapterv1.NotifyResponse{}, s.a.Notify(ctx, u))
+	err = s.a.Notify(ctx, u)
+	return done(&adapterv1.NotifyResponse{Counts: s.count()}, err)
 }
 
 func (s *server) Drain(ctx context.Context, _ *adapterv1.DrainRequest) (*adapterv1.DrainResponse, error) {

@@ -109,6 +109,34 @@ func TestCallsCrossTheWire(t *testing.T) {
 	}
 }
 
+// counting counts as well.
+type counting struct {
+	*told
+	counts map[string]float64
+}
+
+func (a *counting) Counts() map[string]float64 { return a.counts }
+
+// TestCountsCrossTheWire: with each answer, within their bounds.
+func TestCountsCrossTheWire(t *testing.T) {
+	a := &counting{told: &told{info: info}}
+	c, ctx := connected(t, a), t.Context()
+	_, err := c.Register(ctx)
+	if err = errors.Join(err, c.Configure(ctx, nil)); err != nil || c.Counts() != nil {
+		t.Fatal(err, c.Counts())
+	}
+	for n, call := range []func() error{func() error { return c.Sync(ctx, state) }, func() error { return c.Notify(ctx, adapter.Update{}) }} {
+		a.counts = map[string]float64{"calls_total": float64(n), "open": -0.5}
+		if err := call(); err != nil || !reflect.DeepEqual(c.Counts(), a.counts) {
+			t.Errorf("%v, %v", c.Counts(), err)
+		}
+	}
+	a.counts = map[string]float64{"a name": 1}
+	if err := c.Notify(ctx, adapter.Update{}); !errors.Is(err, handoff.ErrBound) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestErrorsKeepTheirSentinels(t *testing.T) {
 	a := &told{info: info, err: fmt.Errorf("%w: line 3: no such key", handoff.ErrSection)}
 	c := connected(t, a)

@@ -24,9 +24,11 @@ type Life struct {
 	adapter.Adapter
 	Ask  func(adapter.Calls)     // of an Asker; nil: it asks nothing
 	Read func(adapter.BlockFeed) // of a BlockReader; nil: it reads none
-	PID  int                     // of its process; 0: this one
-	Done <-chan struct{}         // closes when it ended unasked; nil: it never does
-	Why  func() error            // why, once Done is closed
+	// Counts are those of a Counter; nil: it counts nothing.
+	Counts func() map[string]float64
+	PID    int             // of its process; 0: this one
+	Done   <-chan struct{} // closes when it ended unasked; nil: it never does
+	Why    func() error    // why, once Done is closed
 	// Close returns when nothing of the life is left. Hard ends it at once, whatever it does;
 	// else it has been drained. It is called once.
 	Close func(hard bool) error
@@ -51,6 +53,9 @@ func BuiltIn(make func() adapter.Adapter) Opener {
 		}
 		if reader, ok := a.(adapter.BlockReader); ok {
 			l.Read = reader.ReadBlocks
+		}
+		if counter, ok := one.(adapter.Counter); ok { // which may be asked out of the order
+			l.Counts = counter.Counts
 		}
 		return l, nil
 	}
@@ -99,6 +104,7 @@ type Session struct {
 
 	mu     sync.Mutex // guards:
 	status session.Status
+	counts func() map[string]float64 // of the life that is open; nil: it counts nothing
 }
 
 // life is a Life from Open to Closed.
@@ -147,6 +153,33 @@ func (s *Session) Status() session.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
+}
+
+// Counts are what the adapter counts in its present life; nil while there is none, or when it
+// counts what adapter.CheckCounts does not allow.
+func (s *Session) Counts() (counts map[string]float64) {
+	s.mu.Lock()
+	of := s.counts
+	s.mu.Unlock()
+	if of == nil {
+		return nil
+	}
+	defer func() {
+		if recover() != nil { // a scrape does not end a sidecar
+			counts = nil
+		}
+	}()
+	if counts = of(); adapter.CheckCounts(counts) != nil {
+		return nil
+	}
+	return counts
+}
+
+// counting sets whom Counts asks.
+func (s *Session) counting(counts func() map[string]float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts = counts
 }
 
 // run steps the machine; it owns all else.
@@ -219,7 +252,12 @@ func (s *Session) open(f session.Open) {
 		var err error
 		defer func() {
 			close(l.opened)
-			s.post(func() { s.step(session.Opened{Life: l.n, Err: err}) })
+			s.post(func() {
+				if err == nil && s.life == l {
+					s.counting(l.it.Counts)
+				}
+				s.step(session.Opened{Life: l.n, Err: err})
+			})
 		}()
 		if l.it, err = s.cfg.Open(l.ctx); err == nil && l.it.Done != nil {
 			s.work.Go(func() { s.await(l) })
@@ -297,6 +335,7 @@ func (s *Session) look(f session.Look) {
 func (s *Session) close(f session.Close) {
 	l := s.life
 	s.life = nil
+	s.counting(nil)
 	if f.Hard {
 		l.cancel()
 	}

@@ -143,6 +143,52 @@ func TestAPanicEndsALifeAlone(t *testing.T) {
 	})
 }
 
+// counter counts its lives.
+type counter struct {
+	*scripted
+	counts func() map[string]float64
+}
+
+func (c counter) Counts() map[string]float64 { return c.counts() }
+
+// TestCounts: they are of the present life; a fault in them harms nobody.
+func TestCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lives, fail := 0, true
+		s := begin(&service{}, BuiltIn(func() adapter.Adapter {
+			lives++
+			n := lives
+			a := &scripted{calls: make(chan adapter.Calls, 9), on: func(v adapter.Verb) error {
+				if v == adapter.Sync && fail {
+					fail = false
+					return errors.New("once")
+				}
+				return nil
+			}}
+			return counter{a, func() map[string]float64 { return map[string]float64{"life": float64(n)} }}
+		}))
+		synctest.Wait() // it pauses after a life that failed
+		if c := s.Counts(); c != nil {
+			t.Errorf("%v between two lives", c)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if c := s.Counts(); c["life"] != 2 {
+			t.Errorf("%v, want those of life 2", c)
+		}
+		for _, of := range []func() map[string]float64{func() map[string]float64 { panic("counts") }, func() map[string]float64 { return map[string]float64{"No": 1} }} {
+			s.counting(of)
+			if c := s.Counts(); c != nil {
+				t.Error(c)
+			}
+		}
+		stop(t, s)
+		if c := s.Counts(); c != nil {
+			t.Errorf("%v after its end", c)
+		}
+	})
+}
+
 // TestStopOfAnAdapterThatHangs: its deadline ends the call, and Stop says so when not even that helps.
 func TestStopOfAnAdapterThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

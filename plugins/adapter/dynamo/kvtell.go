@@ -71,3 +71,18 @@ func (a *Adapter) kvCounts() *KVAnswer {
 	return &KVAnswer{Sources: c.Sources, Waiting: c.Waiting, Blocks: c.Blocks, Apart: c.Apart, Untold: decimal(c.Untold), Missed: decimal(c.Missed), Queue: decimal(c.Queue),
 		Lost: decimal(c.Lost), Events: decimal(c.Events), Messages: decimal(c.Messages), Asked: decimal(c.Asked)}
 }
+
+// Counts implements adapter.Counter; nil when routers are told nothing.
+func (a *Adapter) Counts() map[string]float64 {
+	t := a.kv.Load()
+	if t == nil {
+		return nil
+	}
+	c := t.Counts()
+	return map[string]float64{
+		"kv_sources": float64(c.Sources), "kv_waiting": float64(c.Waiting), "kv_blocks": float64(c.Blocks), "kv_apart_blocks": float64(c.Apart), "kv_queue": float64(c.Queue),
+		"kv_stored_blocks_total": float64(c.Stored), "kv_removed_blocks_total": float64(c.Removed), "kv_cleared_total": float64(c.Cleared),
+		"kv_untold_blocks_total": float64(c.Untold), "kv_missed_events_total": float64(c.Missed), "kv_events_total": float64(c.Events),
+		"kv_messages_total": float64(c.Messages), "kv_message_bytes_total": float64(c.Bytes), "kv_lost_messages_total": float64(c.Lost), "kv_recoveries_total": float64(c.Asked),
+	}
+}

@@ -56,6 +56,9 @@ func TestAdapterTells(t *testing.T) {
 	if got.KV.Sources != 1 || got.KV.Waiting != 0 || got.KV.Events != "1" || got.KV.Untold != "0" || got.KV.Missed != "7" || got.KV.Apart != 0 {
 		t.Errorf("%+v", got.KV)
 	}
+	if n := a.Counts(); adapter.CheckCounts(n) != nil || len(n) != 15 || n["kv_blocks"] != 3 || n["kv_stored_blocks_total"] != 3 || n["kv_missed_events_total"] != 7 || n["kv_sources"] != 1 {
+		t.Errorf("%v, %v", n, adapter.CheckCounts(n))
+	}
 	for s, err := range files.Watch(ctx, directory.SourcesOf(a.cfg.State(), "kv-events")) {
 		if err != nil {
 			t.Fatal(err)

@@ -529,7 +529,9 @@ func (x *SyncRequest) GetState() *State {
 }
 
 type SyncResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in NotifyResponse.
+	Counts        map[string]float64 `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -562,6 +564,13 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
 	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SyncResponse) GetCounts() map[string]float64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
 }
 
 type NotifyRequest struct {
@@ -664,7 +673,10 @@ func (x *NotifyRequest) GetNotices() []*v1.WatchResponse {
 }
 
 type NotifyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it counts of itself, by name: lower-case letters, digits and _, at most 64 names of 48
+	// bytes. One that ends in _total only grows in a life. The sidecar shows them in its metrics.
+	Counts        map[string]float64 `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -697,6 +709,13 @@ func (x *NotifyResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use NotifyResponse.ProtoReflect.Descriptor instead.
 func (*NotifyResponse) Descriptor() ([]byte, []int) {
 	return file_adapter_v1_adapter_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *NotifyResponse) GetCounts() map[string]float64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
 }
 
 type DrainRequest struct {
@@ -781,9 +800,9 @@ type Question struct {
 	//	*Question_ImportRequest
 	//	*Question_Get
 	//	*Question_List
-	//	*Question_Abort
 	//	*Question_Release
 	//	*Question_Forget
+	//	*Question_Abort
 	Question      isQuestion_Question `protobuf_oneof:"question"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -860,15 +879,6 @@ func (x *Question) GetList() *v1.ListRequest {
 	return nil
 }
 
-func (x *Question) GetAbort() *v1.AbortRequest {
-	if x != nil {
-		if x, ok := x.Question.(*Question_Abort); ok {
-			return x.Abort
-		}
-	}
-	return nil
-}
-
 func (x *Question) GetRelease() *v1.ReleaseRequest {
 	if x != nil {
 		if x, ok := x.Question.(*Question_Release); ok {
@@ -882,6 +892,15 @@ func (x *Question) GetForget() *Forget {
 	if x != nil {
 		if x, ok := x.Question.(*Question_Forget); ok {
 			return x.Forget
+		}
+	}
+	return nil
+}
+
+func (x *Question) GetAbort() *v1.AbortRequest {
+	if x != nil {
+		if x, ok := x.Question.(*Question_Abort); ok {
+			return x.Abort
 		}
 	}
 	return nil
@@ -903,10 +922,6 @@ type Question_List struct {
 	List *v1.ListRequest `protobuf:"bytes,4,opt,name=list,proto3,oneof"`
 }
 
-type Question_Abort struct {
-	Abort *v1.AbortRequest `protobuf:"bytes,5,opt,name=abort,proto3,oneof"`
-}
-
 type Question_Release struct {
 	Release *v1.ReleaseRequest `protobuf:"bytes,6,opt,name=release,proto3,oneof"`
 }
@@ -916,17 +931,21 @@ type Question_Forget struct {
 	Forget *Forget `protobuf:"bytes,7,opt,name=forget,proto3,oneof"`
 }
 
+type Question_Abort struct {
+	Abort *v1.AbortRequest `protobuf:"bytes,8,opt,name=abort,proto3,oneof"`
+}
+
 func (*Question_ImportRequest) isQuestion_Question() {}
 
 func (*Question_Get) isQuestion_Question() {}
 
 func (*Question_List) isQuestion_Question() {}
 
-func (*Question_Abort) isQuestion_Question() {}
-
 func (*Question_Release) isQuestion_Question() {}
 
 func (*Question_Forget) isQuestion_Question() {}
+
+func (*Question_Abort) isQuestion_Question() {}
 
 type Forget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1113,8 +1132,12 @@ const file_adapter_v1_adapter_proto_rawDesc = "" +
 	"\x05event\x18\x01 \x01(\v2\x1b.baton.common.v1.BlockEventR\x05event\"\x10\n" +
 	"\x0eBlocksResponse\"<\n" +
 	"\vSyncRequest\x12-\n" +
-	"\x05state\x18\x01 \x01(\v2\x17.baton.adapter.v1.StateR\x05state\"\x0e\n" +
-	"\fSyncResponse\"\xb9\x02\n" +
+	"\x05state\x18\x01 \x01(\v2\x17.baton.adapter.v1.StateR\x05state\"\x8d\x01\n" +
+	"\fSyncResponse\x12B\n" +
+	"\x06counts\x18\x01 \x03(\v2*.baton.adapter.v1.SyncResponse.CountsEntryR\x06counts\x1a9\n" +
+	"\vCountsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xb9\x02\n" +
 	"\rNotifyRequest\x12-\n" +
 	"\x05whole\x18\x01 \x01(\v2\x17.baton.adapter.v1.StateR\x05whole\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\x04R\x04lost\x12-\n" +
@@ -1122,20 +1145,24 @@ const file_adapter_v1_adapter_proto_rawDesc = "" +
 	"\achanged\x18\x04 \x03(\v2\x1d.baton.control.v1.GetResponseR\achanged\x12.\n" +
 	"\x04gone\x18\x05 \x03(\v2\x1a.baton.common.v1.HandoffIDR\x04gone\x12\x12\n" +
 	"\x04more\x18\x06 \x01(\bR\x04more\x129\n" +
-	"\anotices\x18\a \x03(\v2\x1f.baton.control.v1.WatchResponseR\anotices\"\x10\n" +
-	"\x0eNotifyResponse\"\x0e\n" +
+	"\anotices\x18\a \x03(\v2\x1f.baton.control.v1.WatchResponseR\anotices\"\x91\x01\n" +
+	"\x0eNotifyResponse\x12D\n" +
+	"\x06counts\x18\x01 \x03(\v2,.baton.adapter.v1.NotifyResponse.CountsEntryR\x06counts\x1a9\n" +
+	"\vCountsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x0e\n" +
 	"\fDrainRequest\"\x0f\n" +
-	"\rDrainResponse\"\xf5\x02\n" +
+	"\rDrainResponse\"\xfb\x02\n" +
 	"\bQuestion\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12@\n" +
 	"\x0eimport_request\x18\x02 \x01(\v2\x17.baton.common.v1.ImportH\x00R\rimportRequest\x12.\n" +
 	"\x03get\x18\x03 \x01(\v2\x1a.baton.common.v1.HandoffIDH\x00R\x03get\x123\n" +
-	"\x04list\x18\x04 \x01(\v2\x1d.baton.control.v1.ListRequestH\x00R\x04list\x126\n" +
-	"\x05abort\x18\x05 \x01(\v2\x1e.baton.control.v1.AbortRequestH\x00R\x05abort\x12<\n" +
+	"\x04list\x18\x04 \x01(\v2\x1d.baton.control.v1.ListRequestH\x00R\x04list\x12<\n" +
 	"\arelease\x18\x06 \x01(\v2 .baton.control.v1.ReleaseRequestH\x00R\arelease\x122\n" +
-	"\x06forget\x18\a \x01(\v2\x18.baton.adapter.v1.ForgetH\x00R\x06forgetB\n" +
+	"\x06forget\x18\a \x01(\v2\x18.baton.adapter.v1.ForgetH\x00R\x06forget\x126\n" +
+	"\x05abort\x18\b \x01(\v2\x1e.baton.control.v1.AbortRequestH\x00R\x05abortB\n" +
 	"\n" +
-	"\bquestion\"\b\n" +
+	"\bquestionJ\x04\b\x05\x10\x06\"\b\n" +
 	"\x06Forget\"\xf2\x01\n" +
 	"\x06Answer\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12,\n" +
@@ -1165,7 +1192,7 @@ func file_adapter_v1_adapter_proto_rawDescGZIP() []byte {
 	return file_adapter_v1_adapter_proto_rawDescData
 }
 
-var file_adapter_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_adapter_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_adapter_v1_adapter_proto_goTypes = []any{
 	(*RegisterRequest)(nil),   // 0: baton.adapter.v1.RegisterRequest
 	(*RegisterResponse)(nil),  // 1: baton.adapter.v1.RegisterResponse
@@ -1184,61 +1211,65 @@ var file_adapter_v1_adapter_proto_goTypes = []any{
 	(*Question)(nil),          // 14: baton.adapter.v1.Question
 	(*Forget)(nil),            // 15: baton.adapter.v1.Forget
 	(*Answer)(nil),            // 16: baton.adapter.v1.Answer
-	(v1.NoticeKind)(0),        // 17: baton.control.v1.NoticeKind
-	(*v1.StatusResponse)(nil), // 18: baton.control.v1.StatusResponse
-	(*v1.GetResponse)(nil),    // 19: baton.control.v1.GetResponse
-	(*v11.BlockEvent)(nil),    // 20: baton.common.v1.BlockEvent
-	(*v11.HandoffID)(nil),     // 21: baton.common.v1.HandoffID
-	(*v1.WatchResponse)(nil),  // 22: baton.control.v1.WatchResponse
-	(*v11.Import)(nil),        // 23: baton.common.v1.Import
-	(*v1.ListRequest)(nil),    // 24: baton.control.v1.ListRequest
-	(*v1.AbortRequest)(nil),   // 25: baton.control.v1.AbortRequest
-	(*v1.ReleaseRequest)(nil), // 26: baton.control.v1.ReleaseRequest
-	(*v11.Error)(nil),         // 27: baton.common.v1.Error
-	(*v11.Imported)(nil),      // 28: baton.common.v1.Imported
-	(*v1.ListResponse)(nil),   // 29: baton.control.v1.ListResponse
+	nil,                       // 17: baton.adapter.v1.SyncResponse.CountsEntry
+	nil,                       // 18: baton.adapter.v1.NotifyResponse.CountsEntry
+	(v1.NoticeKind)(0),        // 19: baton.control.v1.NoticeKind
+	(*v1.StatusResponse)(nil), // 20: baton.control.v1.StatusResponse
+	(*v1.GetResponse)(nil),    // 21: baton.control.v1.GetResponse
+	(*v11.BlockEvent)(nil),    // 22: baton.common.v1.BlockEvent
+	(*v11.HandoffID)(nil),     // 23: baton.common.v1.HandoffID
+	(*v1.WatchResponse)(nil),  // 24: baton.control.v1.WatchResponse
+	(*v11.Import)(nil),        // 25: baton.common.v1.Import
+	(*v1.ListRequest)(nil),    // 26: baton.control.v1.ListRequest
+	(*v1.ReleaseRequest)(nil), // 27: baton.control.v1.ReleaseRequest
+	(*v1.AbortRequest)(nil),   // 28: baton.control.v1.AbortRequest
+	(*v11.Error)(nil),         // 29: baton.common.v1.Error
+	(*v11.Imported)(nil),      // 30: baton.common.v1.Imported
+	(*v1.ListResponse)(nil),   // 31: baton.control.v1.ListResponse
 }
 var file_adapter_v1_adapter_proto_depIdxs = []int32{
-	17, // 0: baton.adapter.v1.RegisterResponse.wants:type_name -> baton.control.v1.NoticeKind
-	18, // 1: baton.adapter.v1.Group.status:type_name -> baton.control.v1.StatusResponse
+	19, // 0: baton.adapter.v1.RegisterResponse.wants:type_name -> baton.control.v1.NoticeKind
+	20, // 1: baton.adapter.v1.Group.status:type_name -> baton.control.v1.StatusResponse
 	4,  // 2: baton.adapter.v1.State.group:type_name -> baton.adapter.v1.Group
-	19, // 3: baton.adapter.v1.State.handoffs:type_name -> baton.control.v1.GetResponse
-	20, // 4: baton.adapter.v1.BlocksRequest.event:type_name -> baton.common.v1.BlockEvent
+	21, // 3: baton.adapter.v1.State.handoffs:type_name -> baton.control.v1.GetResponse
+	22, // 4: baton.adapter.v1.BlocksRequest.event:type_name -> baton.common.v1.BlockEvent
 	5,  // 5: baton.adapter.v1.SyncRequest.state:type_name -> baton.adapter.v1.State
-	5,  // 6: baton.adapter.v1.NotifyRequest.whole:type_name -> baton.adapter.v1.State
-	4,  // 7: baton.adapter.v1.NotifyRequest.group:type_name -> baton.adapter.v1.Group
-	19, // 8: baton.adapter.v1.NotifyRequest.changed:type_name -> baton.control.v1.GetResponse
-	21, // 9: baton.adapter.v1.NotifyRequest.gone:type_name -> baton.common.v1.HandoffID
-	22, // 10: baton.adapter.v1.NotifyRequest.notices:type_name -> baton.control.v1.WatchResponse
-	23, // 11: baton.adapter.v1.Question.import_request:type_name -> baton.common.v1.Import
-	21, // 12: baton.adapter.v1.Question.get:type_name -> baton.common.v1.HandoffID
-	24, // 13: baton.adapter.v1.Question.list:type_name -> baton.control.v1.ListRequest
-	25, // 14: baton.adapter.v1.Question.abort:type_name -> baton.control.v1.AbortRequest
-	26, // 15: baton.adapter.v1.Question.release:type_name -> baton.control.v1.ReleaseRequest
-	15, // 16: baton.adapter.v1.Question.forget:type_name -> baton.adapter.v1.Forget
-	27, // 17: baton.adapter.v1.Answer.error:type_name -> baton.common.v1.Error
-	28, // 18: baton.adapter.v1.Answer.imported:type_name -> baton.common.v1.Imported
-	19, // 19: baton.adapter.v1.Answer.info:type_name -> baton.control.v1.GetResponse
-	29, // 20: baton.adapter.v1.Answer.page:type_name -> baton.control.v1.ListResponse
-	0,  // 21: baton.adapter.v1.Adapter.Register:input_type -> baton.adapter.v1.RegisterRequest
-	2,  // 22: baton.adapter.v1.Adapter.Configure:input_type -> baton.adapter.v1.ConfigureRequest
-	16, // 23: baton.adapter.v1.Adapter.Ask:input_type -> baton.adapter.v1.Answer
-	6,  // 24: baton.adapter.v1.Adapter.Blocks:input_type -> baton.adapter.v1.BlocksRequest
-	8,  // 25: baton.adapter.v1.Adapter.Sync:input_type -> baton.adapter.v1.SyncRequest
-	10, // 26: baton.adapter.v1.Adapter.Notify:input_type -> baton.adapter.v1.NotifyRequest
-	12, // 27: baton.adapter.v1.Adapter.Drain:input_type -> baton.adapter.v1.DrainRequest
-	1,  // 28: baton.adapter.v1.Adapter.Register:output_type -> baton.adapter.v1.RegisterResponse
-	3,  // 29: baton.adapter.v1.Adapter.Configure:output_type -> baton.adapter.v1.ConfigureResponse
-	14, // 30: baton.adapter.v1.Adapter.Ask:output_type -> baton.adapter.v1.Question
-	7,  // 31: baton.adapter.v1.Adapter.Blocks:output_type -> baton.adapter.v1.BlocksResponse
-	9,  // 32: baton.adapter.v1.Adapter.Sync:output_type -> baton.adapter.v1.SyncResponse
-	11, // 33: baton.adapter.v1.Adapter.Notify:output_type -> baton.adapter.v1.NotifyResponse
-	13, // 34: baton.adapter.v1.Adapter.Drain:output_type -> baton.adapter.v1.DrainResponse
-	28, // [28:35] is the sub-list for method output_type
-	21, // [21:28] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	17, // 6: baton.adapter.v1.SyncResponse.counts:type_name -> baton.adapter.v1.SyncResponse.CountsEntry
+	5,  // 7: baton.adapter.v1.NotifyRequest.whole:type_name -> baton.adapter.v1.State
+	4,  // 8: baton.adapter.v1.NotifyRequest.group:type_name -> baton.adapter.v1.Group
+	21, // 9: baton.adapter.v1.NotifyRequest.changed:type_name -> baton.control.v1.GetResponse
+	23, // 10: baton.adapter.v1.NotifyRequest.gone:type_name -> baton.common.v1.HandoffID
+	24, // 11: baton.adapter.v1.NotifyRequest.notices:type_name -> baton.control.v1.WatchResponse
+	18, // 12: baton.adapter.v1.NotifyResponse.counts:type_name -> baton.adapter.v1.NotifyResponse.CountsEntry
+	25, // 13: baton.adapter.v1.Question.import_request:type_name -> baton.common.v1.Import
+	23, // 14: baton.adapter.v1.Question.get:type_name -> baton.common.v1.HandoffID
+	26, // 15: baton.adapter.v1.Question.list:type_name -> baton.control.v1.ListRequest
+	27, // 16: baton.adapter.v1.Question.release:type_name -> baton.control.v1.ReleaseRequest
+	15, // 17: baton.adapter.v1.Question.forget:type_name -> baton.adapter.v1.Forget
+	28, // 18: baton.adapter.v1.Question.abort:type_name -> baton.control.v1.AbortRequest
+	29, // 19: baton.adapter.v1.Answer.error:type_name -> baton.common.v1.Error
+	30, // 20: baton.adapter.v1.Answer.imported:type_name -> baton.common.v1.Imported
+	21, // 21: baton.adapter.v1.Answer.info:type_name -> baton.control.v1.GetResponse
+	31, // 22: baton.adapter.v1.Answer.page:type_name -> baton.control.v1.ListResponse
+	0,  // 23: baton.adapter.v1.Adapter.Register:input_type -> baton.adapter.v1.RegisterRequest
+	2,  // 24: baton.adapter.v1.Adapter.Configure:input_type -> baton.adapter.v1.ConfigureRequest
+	16, // 25: baton.adapter.v1.Adapter.Ask:input_type -> baton.adapter.v1.Answer
+	6,  // 26: baton.adapter.v1.Adapter.Blocks:input_type -> baton.adapter.v1.BlocksRequest
+	8,  // 27: baton.adapter.v1.Adapter.Sync:input_type -> baton.adapter.v1.SyncRequest
+	10, // 28: baton.adapter.v1.Adapter.Notify:input_type -> baton.adapter.v1.NotifyRequest
+	12, // 29: baton.adapter.v1.Adapter.Drain:input_type -> baton.adapter.v1.DrainRequest
+	1,  // 30: baton.adapter.v1.Adapter.Register:output_type -> baton.adapter.v1.RegisterResponse
+	3,  // 31: baton.adapter.v1.Adapter.Configure:output_type -> baton.adapter.v1.ConfigureResponse
+	14, // 32: baton.adapter.v1.Adapter.Ask:output_type -> baton.adapter.v1.Question
+	7,  // 33: baton.adapter.v1.Adapter.Blocks:output_type -> baton.adapter.v1.BlocksResponse
+	9,  // 34: baton.adapter.v1.Adapter.Sync:output_type -> baton.adapter.v1.SyncResponse
+	11, // 35: baton.adapter.v1.Adapter.Notify:output_type -> baton.adapter.v1.NotifyResponse
+	13, // 36: baton.adapter.v1.Adapter.Drain:output_type -> baton.adapter.v1.DrainResponse
+	30, // [30:37] is the sub-list for method output_type
+	23, // [23:30] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_adapter_v1_adapter_proto_init() }
@@ -1250,9 +1281,9 @@ func file_adapter_v1_adapter_proto_init() {
 		(*Question_ImportRequest)(nil),
 		(*Question_Get)(nil),
 		(*Question_List)(nil),
-		(*Question_Abort)(nil),
 		(*Question_Release)(nil),
 		(*Question_Forget)(nil),
+		(*Question_Abort)(nil),
 	}
 	file_adapter_v1_adapter_proto_msgTypes[16].OneofWrappers = []any{
 		(*Answer_Imported)(nil),
@@ -1265,7 +1296,7 @@ func file_adapter_v1_adapter_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_adapter_v1_adapter_proto_rawDesc), len(file_adapter_v1_adapter_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
