@@ -95,8 +95,8 @@ type StatusAnswer struct {
 	Model        string `json:"model"`
 	WeightsEpoch string `json:"weights_epoch"`
 	Geometry     string `json:"geometry"` // digest, hex
-	FreeBlocks   int32  `json:"free_blocks"`
-	FreeSlots    int32  `json:"free_slots"`
+	Blocks       int32  `json:"blocks"`   // that a rank has, free or not: engines alone know which are
+	Slots        int32  `json:"slots"`    // likewise
 	BlockTokens  int32  `json:"block_tokens"`
 	Carrier      string `json:"carrier"` // the version that is known here
 	// KV is there when routers are told what the cache holds.
@@ -123,8 +123,8 @@ func (a *Adapter) status(_ context.Context, _ plane.Call, out *plane.Stream) err
 	s := a.news.now()
 	g := s.Group
 	d := StatusAnswer{Group: g.Name, Pool: g.Pool, Role: string(g.Role), State: "serving", Ranks: g.Status.Ranks, Model: g.Model,
-		WeightsEpoch: decimal(g.WeightsEpoch), Geometry: fmt.Sprintf("%x", g.Geometry[:]), FreeBlocks: g.Status.Capacity.Blocks,
-		FreeSlots: g.Status.Capacity.Slots, BlockTokens: g.Status.Capacity.BlockTokens, Carrier: Carrier}
+		WeightsEpoch: decimal(g.WeightsEpoch), Geometry: fmt.Sprintf("%x", g.Geometry[:]), Blocks: g.Status.Capacity.Blocks,
+		Slots: g.Status.Capacity.Slots, BlockTokens: g.Status.Capacity.BlockTokens, Carrier: Carrier}
 	d.KV = a.kvCounts()
 	for _, i := range s.Handoffs {
 		if i.Role == control.Source {

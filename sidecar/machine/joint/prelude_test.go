@@ -59,7 +59,9 @@ func (m *model) prelude() string {
 			x.step(0, act{kind: announces, a: h})
 		}
 		for i := range x.ranks(0) {
-			x.step(i, act{kind: exports, a: h})
+			if !set.unlike || i == h {
+				x.step(i, act{kind: exports, a: h})
+			}
 		}
 	}
 	if set.gives {

@@ -28,6 +28,7 @@ type setup struct {
 	retry  int           // further calls of a group after one that failed
 	hold   time.Duration // asked at export; 0: one lease
 	gives  bool          // p's engine gives up the last hand-off
+	unlike bool          // each rank of p exports the hand-off of its own number alone
 	early  bool          // p announces, and an import may come before the export
 	cold   bool          // the groups have not met: no session, no geometry, no link
 	apart  bool          // prompts differ: no import waits for the blocks of another
@@ -87,6 +88,7 @@ var omitted = []string{
 	"machine.leader.dues",     // of the sources
 	"machine.Machine.pinEnds", // of the pins
 	"machine.Machine.lent",    // Grants alone shows it
+	"handoff.Bounds.seen",     // nothing between two calls
 
 	"machine.sourceGroup.plan", "machine.sourceGroup.own", "machine.sourceGroup.templates", // made when missing, of
 	"machine.sourceGroup.into", "machine.sourceGroup.intoOwn", // the two geometries

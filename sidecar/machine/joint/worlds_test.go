@@ -26,6 +26,9 @@ func hanging(s *setup) { s.hangs = true }
 func owned(s *setup)   { s.staged, s.owned = true, true }
 func renewed(s *setup) { s.hold, s.deadline = 35*time.Second, 50*time.Second }
 
+// unlike: two ranks, neither of which exports what the other does.
+func unlike(s *setup) { s.unlike, s.src, s.labels, s.calls = true, 2, 2, nil }
+
 // twins: every rank may have two sidecars.
 func twins(s *setup)  { s.twins = true }
 func frozen(s *setup) { s.frozen = true }
@@ -62,6 +65,7 @@ var worlds = []struct {
 	{"1+1 that have not met, a fault", false, one(1, 1, alive|views).with(cold)},
 	{"1+1 announced, a fault", false, one(1, 1, alive|views).with(early)},
 	{"1+1 renewed, a fault", false, one(1, 1, alive).with(renewed)},
+	{"2 export unlike labels, a fault", false, one(1, 1, alive).with(unlike)},
 	{"2 renew, two faults", false, one(1, 2, network|delays).with(renewed).with(func(s *setup) { s.src, s.calls = 2, nil })},
 	{"1+1 asked again, a fault", false, one(1, 1, alive).with(func(s *setup) { s.retry = 1 })},
 	{"1+1 two hand-offs, a user or mover", false, one(1, 1, users|movers).with(twoHands)},
