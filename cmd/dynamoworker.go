@@ -190,6 +190,9 @@ func looker(ask func(context.Context) (front.Told, error), want string) worker.L
 		if last != "" && last != want && last != string(discovery.Both) {
 			return 0, fmt.Errorf("%w: the engine at --front has role %s, this worker has --role %s: give it the other engine's socket, or another role", handoff.ErrRole, last, want)
 		}
+		if errors.Is(t.Closed, handoff.ErrPeer) {
+			return 0, t.Closed
+		}
 		if t.Closed != nil {
 			return 0, fmt.Errorf("%w: %w", handoff.ErrDraining, t.Closed)
 		}

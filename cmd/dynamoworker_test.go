@@ -64,6 +64,10 @@ func TestTold(t *testing.T) {
 	if _, err := look(t.Context()); !errors.Is(err, handoff.ErrDraining) {
 		t.Error(err)
 	}
+	told.Closed = handoff.ErrPeer
+	if _, err := look(t.Context()); !errors.Is(err, handoff.ErrPeer) || errors.Is(err, handoff.ErrDraining) {
+		t.Error(err)
+	}
 	told.Closed = nil
 	if room, err := look(t.Context()); err != nil || room != told.Room {
 		t.Error(room, err)

@@ -90,3 +90,11 @@ func (f *fronted) health(w attendant) int {
 	resp.Body.Close()
 	return resp.StatusCode
 }
+
+// TestFrontendNoSidecar: an engine whose sidecar does not come back is passed over.
+func TestFrontendNoSidecar(t *testing.T) {
+	f := frontend(t, "round-robin", twoDecode)
+	f.ended()
+	w := f.workers[1]
+	f.without(w, func() { killed(t, f.Sidecar(w.group, 0).PID) })
+}

@@ -60,7 +60,7 @@ func (r *Rank) decide(d handoff.Decision) error {
 		return nil
 	case handoff.Lifecycle:
 		err := r.life.Do(d)
-		r.shut.Store(r.life.Intake() != nil)
+		r.tellShut()
 		return r.send(handoff.LifecycleAck{N: d.N, Err: err})
 	}
 	return fmt.Errorf("%w: decision %d is of kind %d", ErrDiverged, d.N, d.Kind)

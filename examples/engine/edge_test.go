@@ -229,8 +229,21 @@ func TestSidecarAway(t *testing.T) {
 				break
 			}
 		}
+		closed := func() string {
+			_, res, err := ask(t, dst, front.Request{Mode: front.Tell})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.Closed
+		}
+		if got := closed(); got != "handoff.peer" {
+			t.Errorf("rank %d: it tells %q while it is away", rank, got)
+		}
 		stand(nil)
 		for n := 0; export(fmt.Sprint("y", n)) != nil; n++ {
+		}
+		if got := closed(); got != "" {
+			t.Errorf("rank %d: it tells %q", rank, got)
 		}
 		w.admitWhen("decode", 1)
 		var got []int32

@@ -62,7 +62,7 @@ type Rank struct {
 	steps    uint64
 	life     life.Life
 	role     atomic.Value         // Role, of cfg, for callers
-	shut     atomic.Bool          // life takes no requests, for callers
+	shut     atomic.Value         // string: the name of the error of new requests, for callers
 	released paged.Stats          // what came back in this step, in Free and SlotsFree
 	frees    uint64               // how often something came back
 	unpinned []string             // to report

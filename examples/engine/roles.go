@@ -73,6 +73,5 @@ func (r *Rank) turn(t turnOp) error {
 	r.session, r.applied, r.unpinned, r.away, r.down, r.news = nil, 0, nil, "", "", nil
 	err := r.life.Close()
 	r.life = life.Life{Dir: r.cfg.Profiles, Forget: r.pool.Forget}
-	r.shut.Store(false)
 	return errors.Join(ErrSwitched, err)
 }

@@ -58,10 +58,20 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 
 // closed names the error of new requests, "" while they are taken.
 func (r *Rank) closed() string {
-	if r.shut.Load() {
-		return errs.Name(handoff.ErrDraining)
+	name, _ := r.shut.Load().(string)
+	return name
+}
+
+// tellShut has callers know with which error new requests end: any, or those that hand over.
+func (r *Rank) tellShut() {
+	name := ""
+	switch {
+	case r.life.Intake() != nil:
+		name = errs.Name(handoff.ErrDraining)
+	case r.sched != nil && r.session != nil && (r.down != "" || r.sched.missing() != ""):
+		name = errs.Name(handoff.ErrPeer)
 	}
-	return ""
+	r.shut.Store(name)
 }
 
 // holds is how many tokens of prompt and answer fit: the last token is not computed.

@@ -30,6 +30,7 @@ func (s *scheduler) collect() {
 			s.away[0] = s.r.away
 		}
 	}
+	s.r.tellShut()
 	now := time.Now()
 	for _, t := range slices.Clone(s.tasks) {
 		select {

@@ -14,24 +14,26 @@ import (
 const (
 	lookEvery  = time.Second
 	lookWithin = 2 * time.Second
-	hangsAfter = 3  // looks without an answer, in a row: no call is taken until there is one
-	lostAfter  = 15 // and what runs is ended
-	joinedBy   = 15 // looks in which the engine is there: by then its group should have joined, too
+	passedBy   = 3  // looks in a row: what they show of an engine does not pass at once
+	lostAfter  = 15 // looks in a row without an answer: what runs is ended
+	joinedBy   = 15 // looks in a row at an engine that serves: its group should have joined, too
 )
 
 // Look asks an engine how it is: nil when it serves, and how many tokens of prompt and answer
 // it can hold, 0 when it does not tell. handoff.ErrNotReady: it does not listen;
-// handoff.ErrRole: it serves the other role; handoff.ErrDraining: it takes no new request.
-// context.DeadlineExceeded: there is no answer. Any other error is as nil.
+// handoff.ErrRole: it serves the other role; handoff.ErrDraining: it takes no new request;
+// handoff.ErrPeer: it has no sidecar; context.DeadlineExceeded: there is no answer. Any other
+// error is as nil.
 type Look func(context.Context) (room int32, err error)
 
-// view is what looks have shown: why the engine does not serve, nil if it does, and a word for it.
+// view is what a look shows: why the engine does not serve, nil if it does, and a word for it.
 type view struct {
-	why  error
-	word string
+	why    error
+	word   string
+	passes bool // perhaps at once: it counts when looks in a row have shown it
 }
 
-var hangs = view{fmt.Errorf("%w: the engine does not answer", handoff.ErrNotReady), "hangs"}
+var hangs = view{fmt.Errorf("%w: the engine does not answer", handoff.ErrNotReady), "hangs", true}
 
 // Attend offers the worker while its engine serves, until ctx ends. It looks at once, then
 // every second, and when the engine refuses a call because it drains.
@@ -42,7 +44,8 @@ func (w *Worker) Attend(ctx context.Context, look Look) {
 }
 
 func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
-	now, silent, there := view{}, 0, 0
+	var now, last view
+	row := 0 // looks in a row that showed last
 	for first := true; ; first = false {
 		if !first {
 			select {
@@ -52,42 +55,46 @@ func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
 				return
 			}
 		}
-		last := now
 		ask, cancel := context.WithTimeout(ctx, lookWithin)
 		room, err := look(ask)
 		cancel()
-		switch silent++; {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case !errors.Is(err, context.DeadlineExceeded):
-			silent, now = 0, seen(err)
-		case first || silent >= hangsAfter:
-			now = hangs
 		}
-		if silent == lostAfter {
+		v := seen(err)
+		if row++; v.word != last.word {
+			row = 1
+		}
+		switch last = v; {
+		case v.word == hangs.word && row == lostAfter:
 			w.engine.lose()
+		case v.why == nil && row == joinedBy:
+			w.tasks.Go(w.missGroup)
 		}
-		if now.why == nil {
-			if there++; there == joinedBy {
-				w.tasks.Go(w.missGroup)
-			}
+		if v.passes && !first && row < passedBy {
+			continue
 		}
-		if changed := err == nil && w.fit(room); now.word != last.word || changed {
-			w.turn(now, first || now.word == last.word)
+		if news := err == nil && w.fit(room); news || v.word != now.word {
+			w.turn(v, first || v.word == now.word)
 		}
+		now = v
 	}
 }
 
 func seen(err error) view {
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return hangs
 	case errors.Is(err, handoff.ErrRole):
-		return view{err, "has the other role"}
+		return view{err, "has the other role", false}
 	case errors.Is(err, handoff.ErrDraining):
-		return view{err, "drains"}
+		return view{err, "drains", false}
 	case errors.Is(err, handoff.ErrNotReady):
-		return view{err, "is away"}
+		return view{err, "is away", false}
+	case errors.Is(err, handoff.ErrPeer):
+		return view{err, "has no sidecar", true} // one that ends is started again
 	}
-	return view{nil, "is there"}
+	return view{nil, "is there", false}
 }
 
 // fit takes how many tokens the engine can hold, and reports whether that is news.
@@ -110,8 +117,8 @@ func (w *Worker) turn(v view, again bool) {
 		log.Info(text + ": the worker is offered")
 	case v.word == "drains":
 		log.Info(text + ": the worker is offered to nobody until it takes requests again")
-	case v.word == "is away":
-		log.Warn(text+": the worker is offered to nobody until it is there", "err", v.why)
+	case v.word == "is away", v.word == "has no sidecar":
+		log.Warn(text+": the worker is offered to nobody until that has changed", "err", v.why)
 	case v.why != nil:
 		log.Error(text+": the worker is offered to nobody until that has changed", "err", v.why)
 	}

@@ -46,15 +46,17 @@ func (r *rig) attend(looks ...error) (got []attended) {
 func TestAttend(t *testing.T) {
 	const silent = "silent"
 	errs := map[string]error{"": nil, silent: fmt.Errorf("front: %w", context.DeadlineExceeded), "away": handoff.ErrNotReady, "role": handoff.ErrRole,
-		"drains": fmt.Errorf("%w: its group does", handoff.ErrDraining), "busy": errors.New("busy")}
+		"drains": fmt.Errorf("%w: its group does", handoff.ErrDraining), "busy": errors.New("busy"), "alone": handoff.ErrPeer}
 	for looks, want := range map[string]string{
-		" away away  busy drains  role":   "1 0 0 1 1 0 1 0",
-		"away silent silent silent ":      "0 0 0 h 1",
-		"silent silent ":                  "h h 1",
-		" silent silent  silent silent":   "1 1 1 1 1 1",
-		" silent silent silent silent ":   "1 1 1 h h 1",
-		"drains silent silent silent":     "0 0 0 h",
-		" silent silent silent away role": "1 1 1 h 0 0",
+		" away away  busy drains  role":    "1 0 0 1 1 0 1 0",
+		"away silent silent silent ":       "0 0 0 h 1",
+		"silent silent ":                   "h h 1",
+		" silent silent  silent silent":    "1 1 1 1 1 1",
+		" silent silent silent silent ":    "1 1 1 h h 1",
+		"drains silent silent silent":      "0 0 0 h",
+		" silent silent silent away role":  "1 1 1 h 0 0",
+		" alone alone  alone alone alone ": "1 1 1 1 1 1 0 1",
+		"alone ":                           "0 1",
 	} {
 		r := newRig(t, discovery.Decode, true)
 		var play []error
