@@ -2,6 +2,8 @@ package cmd
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +27,9 @@ are measured; a local mover (baton mover) that stands still shows in hand-offs, 
 Exit code 0: all is well. 1: a link is degraded or broken, or was not measured in time, or a
 sidecar does not answer and is in discovery still.`
 
+// doctorQuiet is how long doctor waits before it says that it does.
+const doctorQuiet = 3 * time.Second
+
 func newDoctorCmd() *cobra.Command {
 	var c connection
 	var output string
@@ -47,6 +52,9 @@ func newDoctorCmd() *cobra.Command {
 			}
 			defer func() { err = errors.Join(err, router.Close(), rest.Close()) }()
 			r := doctor.Report{Known: known}
+			defer time.AfterFunc(doctorQuiet, func() {
+				fmt.Fprintln(cmd.ErrOrStderr(), "waiting for answers: what is measured takes up to 30 s, a sidecar that hangs 20 s")
+			}).Stop()
 			if r.Asked, err = router.Links(cmd.Context(), control.LinksQuery{Probe: !known, Meet: !known}, args); err != nil {
 				if errors.Is(err, handoff.ErrGroup) {
 					return unknownGroup(cmd.Context(), router.Cluster(), args, err)

@@ -142,7 +142,10 @@ func (r Report) findings(b *strings.Builder) {
 		if !r.wrong(l) {
 			continue
 		}
-		fmt.Fprintf(b, "%s  %s is %s: %s\n    %s\n", head, pair(l), f.Verdict, clean(f.Cause), clean(f.Fix))
+		fmt.Fprintf(b, "%s  %s is %s: %s\n", head, pair(l), f.Verdict, clean(f.Cause))
+		if f.Fix != "" {
+			fmt.Fprintf(b, "    %s\n", clean(f.Fix))
+		}
 		head = ""
 	}
 	for _, a := range r.Asked {
@@ -186,7 +189,7 @@ func (r Report) summary(b *strings.Builder) {
 	}
 	for _, a := range r.Asked {
 		if a.Gone {
-			fmt.Fprintf(b, "%s/%d at %s did not answer and has left discovery meanwhile: it is gone\n", a.Record.Group, a.Record.Rank, clean(a.Record.Addr))
+			fmt.Fprintf(b, "%s/%d at %s did not answer and has left discovery meanwhile: it is gone, or it hangs\n", a.Record.Group, a.Record.Rank, clean(a.Record.Addr))
 		}
 	}
 	if more > 0 {

@@ -72,7 +72,7 @@ func (v Service) wait(ctx context.Context, limit time.Duration, begin func(end f
 // probeAll measures the links that this rank reads by.
 func (s *Sidecar) probeAll(end func()) (n int) {
 	for _, p := range s.sortedPairs() {
-		if s.reads(p) && n < control.MaxLinks {
+		if s.reads(p) && s.listed(p) && n < control.MaxLinks {
 			n++
 			s.probe(p, end)
 		}
@@ -123,16 +123,27 @@ func (s *Sidecar) seesNow(rs []discovery.Record) {
 		s.roles[handoff.Incarnation(r.Incarnation)] = r.Role
 	}
 	for p := range s.meeting {
-		if _, there := s.roles[p.Incarnation]; !there {
-			s.met(p, errNoSession) // whoever waits is told that it is gone
+		if !s.listed(p) {
+			s.met(p, errNoSession) // whoever waits hears that it is gone
 		}
 	}
 	for p := range s.unmet {
-		if _, there := s.roles[p.Incarnation]; !there {
+		if !s.listed(p) {
 			delete(s.unmet, p)
 		}
 	}
 	s.showLinks()
+}
+
+// departed is what a link to a rank that discovery does not show any more is worth: no hand-off
+// begins with it.
+var departed = choice.Finding{Verdict: choice.Unmeasured, Cause: "it has left discovery: it is gone, or it hangs",
+	Fix: "nothing, if it was stopped; else look at its sidecar and its way to etcd"}
+
+// listed reports whether discovery shows p, as far as it was seen at all.
+func (s *Sidecar) listed(p handoff.Member) bool {
+	_, there := s.roles[p.Incarnation]
+	return there || s.view == nil
 }
 
 // allLinks are those of pairs, and what is known of strangers and of those that were to be met
@@ -140,9 +151,8 @@ func (s *Sidecar) seesNow(rs []discovery.Record) {
 // no answer.
 func (s *Sidecar) allLinks(late bool, met []handoff.Member) (out []handoff.Link) {
 	for _, p := range met {
-		if _, there := s.roles[p.Incarnation]; !there && s.pairs[p] == nil {
-			out = append(out, handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: choice.Finding{Verdict: choice.Unmeasured,
-				Cause: "it has left discovery while the two were to meet: it is gone", Fix: "nothing, if it was stopped; else look why its sidecar ended"}})
+		if !s.listed(p) && s.pairs[p] == nil {
+			out = append(out, handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: departed})
 		}
 	}
 	for _, p := range s.sortedPairs() {
@@ -153,10 +163,17 @@ func (s *Sidecar) allLinks(late bool, met []handoff.Member) (out []handoff.Link)
 		if pr := s.pairs[p]; late && pr.running {
 			l.Finding, l.Measured, l.Ago = pr.unanswered(), choice.Measured{}, 0
 		}
+		if !s.listed(p) {
+			l.Finding = departed
+		}
 		out = append(out, l)
 	}
 	for _, p := range s.strangers() {
 		l := handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: choice.Finding{Verdict: choice.Unmeasured, Cause: "the two have not met: no hand-off has needed it"}}
+		if len(s.meeting[p]) > 0 && slices.Contains(met, p) {
+			l.Finding = choice.Finding{Verdict: choice.Broken, Cause: "no session: it has not answered within " + meetTime.String(),
+				Fix: "does its sidecar run, or hang, and is the address that it advertises reachable from here?"}
+		}
 		if err := s.unmet[p]; err != nil {
 			l.Finding = choice.Finding{Verdict: choice.Broken, Cause: "no session: " + clip(err.Error()),
 				Fix: "is its sidecar up, and is the address that it advertises reachable from here?"}

@@ -270,7 +270,7 @@ func TestGoneWhileMeeting(t *testing.T) {
 	gone, ended := handoff.Member{Group: "p", Incarnation: 7}, 0
 	view := []discovery.Record{{Group: "p", Incarnation: 7, Role: discovery.Prefill}}
 	check(t, d.Service().ask(t.Context(), func() {
-		own := d.view
+		own := append([]discovery.Record{}, d.view...)
 		d.seesNow(append(view, own...))
 		d.meeting[gone] = append(d.meeting[gone], func() { ended++ })
 		d.seesNow(append(view, own...))
@@ -288,6 +288,17 @@ func TestGoneWhileMeeting(t *testing.T) {
 		if l := d.allLinks(false, nil); len(l) != 0 {
 			t.Errorf("nobody asked for %+v", l)
 		}
+		d.pairs[gone] = &pair{}
+		if l := d.allLinks(true, nil); len(l) != 1 || !strings.Contains(l[0].Finding.Cause, "it is gone") || d.probeAll(func() {}) != 0 {
+			t.Errorf("a session with it stands: %+v", l)
+		}
+		delete(d.pairs, gone)
+		d.seesNow(append(view, own...))
+		d.meeting[gone] = append(d.meeting[gone], func() {})
+		if l := d.allLinks(false, met); len(l) != 1 || l[0].Finding.Verdict != choice.Broken || !strings.Contains(l[0].Finding.Cause, "not answered") {
+			t.Errorf("one that does not answer: %+v", l)
+		}
+		delete(d.meeting, gone)
 	}))
 }
 
