@@ -102,20 +102,14 @@ func TestIntake(t *testing.T) {
 	r := launch(t, w, config(model.Hybrid(1), "g", 2))[0]
 	full := front.Request{Tokens: prompt(30, 0, 1), MaxNew: newTokens, Mode: front.Full}
 	w.do("g", handoff.ActionStopIntake)
-	closed := func(want string) {
-		t.Helper()
-		if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Closed != want || res.Room < 2 {
-			t.Errorf("it tells %q %v, want %q", res.Closed, err, want)
-		}
-	}
-	closed("handoff.draining")
+	tells(t, r, "handoff.draining")
 	for _, req := range []front.Request{full, {Tokens: full.Tokens, MaxNew: 2, Mode: front.Export, Label: "a"}} {
 		if _, _, err := ask(t, r, req); !errors.Is(err, handoff.ErrDraining) {
 			t.Errorf("%s: %v", req.Mode, err)
 		}
 	}
 	w.do("g", handoff.ActionResumeIntake)
-	closed("")
+	tells(t, r, "")
 	if _, _, err := ask(t, r, full); err != nil {
 		t.Error(err)
 	}

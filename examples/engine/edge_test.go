@@ -229,22 +229,11 @@ func TestSidecarAway(t *testing.T) {
 				break
 			}
 		}
-		closed := func() string {
-			_, res, err := ask(t, dst, front.Request{Mode: front.Tell})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return res.Closed
-		}
-		if got := closed(); got != "handoff.peer" {
-			t.Errorf("rank %d: it tells %q while it is away", rank, got)
-		}
+		tells(t, dst, "handoff.peer")
 		stand(nil)
 		for n := 0; export(fmt.Sprint("y", n)) != nil; n++ {
 		}
-		if got := closed(); got != "" {
-			t.Errorf("rank %d: it tells %q", rank, got)
-		}
+		tells(t, dst, "")
 		w.admitWhen("decode", 1)
 		var got []int32
 		for ev := range waiting {
@@ -259,6 +248,14 @@ func TestSidecarAway(t *testing.T) {
 		if want := reference(t, config(m, "x", 1), tokens, newTokens); !slices.Equal(got, want) {
 			t.Errorf("rank %d: %v, want %v", rank, got, want)
 		}
+	}
+}
+
+// tells holds what an engine tells of new requests against the name of an error.
+func tells(t *testing.T, r *engine.Rank, want string) {
+	t.Helper()
+	if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Closed != want || res.Room < 2 {
+		t.Errorf("it tells %q, room %d, %v; want %q", res.Closed, res.Room, err, want)
 	}
 }
 
