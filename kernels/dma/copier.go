@@ -78,12 +78,15 @@ type Counts struct {
 type Copier struct {
 	cfg   Config
 	batch bool
-	lanes chan lanes
+	room  chan struct{} // a place for each of free, and each that a Copy has
 	all   []*cuda.Lane
 	work  sync.Pool // *work
 	order sync.Pool // *[]cuda.Op
 
 	jobs, calls, batched atomic.Int64
+
+	mu   sync.Mutex
+	free []lanes // under mu: the last are those that were used last
 }
 
 // work is what a Copy needs beside a lane; it is recycled.
@@ -99,7 +102,7 @@ func New(ctx *cuda.Context, cfg Config) (*Copier, error) {
 		return nil, err
 	}
 	c := &Copier{cfg: cfg.withDefaults(), batch: ctx.Driver().Batches()}
-	c.lanes = make(chan lanes, c.cfg.Lanes)
+	c.room = make(chan struct{}, c.cfg.Lanes)
 	c.work.New = func() any { return new(work) }
 	c.order.New = func() any { return new([]cuda.Op) }
 	for range c.cfg.Lanes {
@@ -112,9 +115,31 @@ func New(ctx *cuda.Context, cfg Config) (*Copier, error) {
 			c.all = append(c.all, l)
 			p[i] = l
 		}
-		c.lanes <- p
+		c.free = append(c.free, p)
 	}
 	return c, nil
+}
+
+// acquire takes the lanes that were used last: a GPU takes microseconds to change over to
+// another stream. release gives them back.
+func (c *Copier) acquire(ctx context.Context) (lanes, error) {
+	select {
+	case c.room <- struct{}{}:
+	case <-ctx.Done():
+		return lanes{}, canceled(ctx, 0)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.free[len(c.free)-1]
+	c.free = c.free[:len(c.free)-1]
+	return l, nil
+}
+
+func (c *Copier) release(l lanes) {
+	c.mu.Lock()
+	c.free = append(c.free, l)
+	c.mu.Unlock()
+	<-c.room
 }
 
 // Close frees the streams. No Copy may be under way.
@@ -166,13 +191,11 @@ func (c *Copier) Copy(ctx context.Context, ns []lower.Nest, src, dst transfer.Bu
 	if c.batch && c.cfg.BatchFrom > 0 && len(w.ops) >= c.cfg.BatchFrom {
 		w.flatten(uint64(max(c.cfg.FlattenRows, 0)))
 	}
-	var l lanes
-	select {
-	case l = <-c.lanes:
-		defer func() { c.lanes <- l }()
-	case <-ctx.Done():
-		return 0, canceled(ctx, 0)
+	l, err := c.acquire(ctx)
+	if err != nil {
+		return 0, err
 	}
+	defer c.release(l)
 	c.jobs.Add(1)
 	return c.run(ctx, l, w)
 }

@@ -30,8 +30,8 @@ type Config struct {
 	// Lost is told of a copier's transfer.ErrLost. The ticket stays open: only the end of
 	// this process proves its memory quiet, and Lost should bring that about. nil: nobody.
 	Lost func(error)
-	// Inline copies a pull of at most this many bytes in the call of Pull itself while
-	// no other is open: waking a worker costs as much as 100 KiB. InlineGPU is the same
+	// Inline copies a pull of at most this many bytes in the call of Pull, or Begun.Copy, itself
+	// while no other is open: waking a worker costs as much as 100 KiB. InlineGPU is the same
 	// for a pull between GPUs. 0: never.
 	Inline, InlineGPU int64
 }

@@ -31,39 +31,56 @@ var nests = sync.Pool{New: func() any { return new([]lower.Nest) }}
 
 // Pull implements transfer.Link. Lowering happens here, on the caller's goroutine.
 func (l *Link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transfer.Ticket, error) {
-	return l.PullNotify(ctx, t, j, nil)
+	p, err := l.Begin(ctx, t, j, nil)
+	if err != nil {
+		return nil, err
+	}
+	p.Copy()
+	return p.Ticket, nil
 }
 
-// PullNotify is Pull with a call of settled, which may be nil, right after Done has
+// Begun is a pull that was booked. Whoever began it calls Copy next, whatever has become of the
+// ticket: it copies, if the caller is to, or else a worker does.
+type Begun struct {
+	Ticket transfer.Ticket
+	Bytes  int64
+	Here   bool // Copy copies, and returns after it
+	GPUs   bool // from GPU to GPU alone
+	k      *ticket
+}
+
+// Copy is called once.
+func (p *Begun) Copy() {
+	if p.Here {
+		p.k.copy()
+	}
+}
+
+// Begin is the first half of Pull. settled, which may be nil, is called right after Done has
 // closed: on the goroutine that copied, for an answer without another one's wake. That
-// goroutine copies nothing else meanwhile, and Backend.Close waits for it.
-func (l *Link) PullNotify(ctx context.Context, t *lower.Template, j lower.Job, settled func(bytes int64, err error)) (transfer.Ticket, error) {
+// goroutine copies nothing else meanwhile, and Backend.Close does not wait for settled when
+// the caller copied.
+func (l *Link) Begin(ctx context.Context, t *lower.Template, j lower.Job, settled func(bytes int64, err error)) (p Begun, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, l.b.fail("pull", l.peer, err)
+		return p, l.b.fail("pull", l.peer, err)
 	}
 	far, err := l.fits(t)
 	if err != nil {
-		return nil, l.b.fail("pull", l.peer, err)
+		return p, l.b.fail("pull", l.peer, err)
 	}
 	ns := nests.Get().(*[]lower.Nest)
-	size, err := t.Bytes(j)
+	if p.Bytes, err = t.Bytes(j); err == nil {
+		*ns, err = t.Nests((*ns)[:0], j)
+	}
+	if err == nil {
+		p.k, p.Here, err = l.submit(ns, p.Bytes, far, settled)
+	}
 	if err != nil {
 		nests.Put(ns)
-		return nil, l.b.fail("pull", l.peer, err)
+		return p, l.b.fail("pull", l.peer, err)
 	}
-	if *ns, err = t.Nests((*ns)[:0], j); err != nil {
-		nests.Put(ns)
-		return nil, l.b.fail("pull", l.peer, err)
-	}
-	k, now, err := l.submit(ns, size, far, settled)
-	if err != nil {
-		nests.Put(ns)
-		return nil, l.b.fail("pull", l.peer, err)
-	}
-	if now {
-		k.copy()
-	}
-	return k, nil
+	p.Ticket, p.GPUs = p.k, far
+	return p, nil
 }
 
 // fits asks the copiers once per template and link.

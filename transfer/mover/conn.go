@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,19 +41,29 @@ func fileConn(f *os.File) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// frameReader reads frames and the descriptors that come with them. One goroutine uses it.
+// frameReader reads frames and the descriptors that come with them. One goroutine uses it at
+// a time.
 type frameReader struct {
-	c    *net.UnixConn
+	raw  syscall.RawConn
+	err  error // why there is no raw
 	buf  []byte
 	lo   int   // buf[lo:] is unread
 	fds  []int // arrived, of frames not yet read
 	held []int // of kindFDs frames, for the frame after them
 	oob  []byte
+
+	nowait bool          // next answers errNothing rather than sleep
+	spin   time.Duration // how long a read looks before it sleeps
 }
 
 func newFrameReader(c *net.UnixConn) *frameReader {
-	return &frameReader{c: c, buf: make([]byte, 0, readBuffer), oob: make([]byte, unix.CmsgSpace(4*253))}
+	r := &frameReader{buf: make([]byte, 0, readBuffer), oob: make([]byte, unix.CmsgSpace(4*253))}
+	r.raw, r.err = c.SyscallConn()
+	return r
 }
+
+// errNothing is a read that would sleep.
+const errNothing = unix.EAGAIN
 
 // next reads a frame; io.EOF is the orderly end.
 func (r *frameReader) next() (frame, error) {
@@ -100,7 +112,7 @@ func (r *frameReader) fill(n int) error {
 	}
 	r.lo = 0
 	for len(r.buf) < n {
-		m, oobn, flags, _, err := r.c.ReadMsgUnix(r.buf[len(r.buf):cap(r.buf)], r.oob)
+		m, oobn, flags, err := r.receive(r.buf[len(r.buf):cap(r.buf)])
 		r.buf = r.buf[:len(r.buf)+max(m, 0)] // -1 with an error
 		if oobn > 0 {
 			if e := r.take(r.oob[:oobn]); e != nil {
@@ -108,7 +120,7 @@ func (r *frameReader) fill(n int) error {
 			}
 		}
 		switch {
-		case err != nil && !errors.Is(err, io.EOF):
+		case err != nil:
 			return err
 		case flags&unix.MSG_CTRUNC != 0:
 			return fmt.Errorf("%w: descriptors were lost: raise the limit of open files", errWire)
@@ -119,6 +131,57 @@ func (r *frameReader) fill(n int) error {
 		}
 	}
 	return nil
+}
+
+// receive is one read into b, and into oob.
+func (r *frameReader) receive(b []byte) (n, oobn, flags int, err error) {
+	if r.err != nil {
+		return 0, 0, 0, r.err
+	}
+	try := func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, err = unix.Recvmsg(int(fd), b, r.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	}
+	var closed error
+	switch spin := r.spin; {
+	case r.nowait:
+		closed = r.raw.Control(func(fd uintptr) { try(fd) })
+	case spin > 0:
+		closed = r.raw.Read(func(fd uintptr) bool {
+			until(fd, spin, nil)
+			spin = 0 // whatever woke it, it has slept
+			return try(fd)
+		})
+	default:
+		closed = r.raw.Read(try)
+	}
+	if closed != nil {
+		return 0, 0, 0, closed
+	}
+	return n, oobn, flags, err
+}
+
+// until looks, for at most spin, until fd can be read or done is closed, on its processor and
+// without Go's scheduler: in a guest, both cost more than most messages.
+func until(fd uintptr, spin time.Duration, done <-chan struct{}) (readable bool) {
+	for end := time.Now().Add(spin); ; {
+		p := [...]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, _ := unix.Poll(p[:], 0); n > 0 {
+			return true
+		}
+		select {
+		case <-done:
+			return false
+		default:
+		}
+		if !time.Now().Before(end) {
+			return false
+		}
+	}
 }
 
 func (r *frameReader) take(oob []byte) error {

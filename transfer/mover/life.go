@@ -24,7 +24,6 @@ type life struct {
 	pid    int
 	conn   *net.UnixConn
 	raw    syscall.RawConn // of conn
-	reader *frameReader
 	end    func()          // SIGKILL, or its like
 	exited <-chan struct{} // the process is gone
 	status func() error    // how it went; valid after exited
@@ -34,6 +33,12 @@ type life struct {
 	why    error           // valid once gone is closed
 	// withdrawn closes when the Mover has noticed gone.
 	withdrawn chan struct{}
+
+	rmu     sync.Mutex     // before mu
+	reader  *frameReader   // under rmu
+	broken  error          // under rmu: nothing more is read
+	looking sync.Mutex     // one goroutine looks at a time
+	lookers sync.WaitGroup // added to under mu
 
 	mu      sync.Mutex
 	queue   []frame // to the writer
@@ -146,43 +151,12 @@ func begin(l *life, cfg Config) (*life, error) {
 		}
 		return nil, fmt.Errorf("%w: pid %d: %w: %v", transfer.ErrMover, l.pid, err, orExited(l.status()))
 	}
+	l.reader.nowait = true
 	read, written := make(chan error, 1), make(chan struct{})
 	go func() { read <- l.read() }()
 	go func() { defer close(written); l.write() }()
 	go l.mourn(read, written)
 	return l, nil
-}
-
-// read handles answers until the stream ends.
-func (l *life) read() error {
-	for {
-		f, err := l.reader.next()
-		if err != nil {
-			return err
-		}
-		closeFDs(f.fds) // a mover sends none
-		if f.kind != kindAnswer {
-			return fmt.Errorf("%w: kind %d from the mover", errWire, f.kind)
-		}
-		a, err := decodeAnswer(f.body)
-		if err != nil {
-			return err
-		}
-		l.mu.Lock()
-		k, c := l.tickets[f.id], l.calls[f.id]
-		delete(l.tickets, f.id)
-		delete(l.calls, f.id)
-		if c != nil && c.undo != nil && a.err == nil {
-			l.push(*c.undo)
-		}
-		l.mu.Unlock()
-		switch {
-		case k != nil:
-			k.settle(a.bytes, a.err)
-		case c != nil:
-			c.answer <- a
-		}
-	}
 }
 
 // write sends what is queued until the child is gone.
@@ -273,7 +247,7 @@ func (l *life) mourn(read <-chan error, written <-chan struct{}) {
 	<-l.exited
 	l.conn.Close()
 	<-written
-	l.reader.close()
+	l.silence(err)
 	l.mu.Lock()
 	l.dead = true
 	switch how := l.status(); {
@@ -290,6 +264,7 @@ func (l *life) mourn(read <-chan error, written <-chan struct{}) {
 	calls, tickets := l.calls, l.tickets
 	l.calls, l.tickets, l.queue = nil, nil, nil
 	l.mu.Unlock()
+	l.lookers.Wait()
 	for _, c := range calls {
 		c.answer <- answer{err: l.diedErr()}
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -140,6 +141,7 @@ type link struct {
 	l    *life
 	id   uint32
 	peer transfer.PeerID
+	gpu  bool // the peer's memory is a GPU's
 
 	mu    sync.Mutex
 	open  int                        // tickets
@@ -183,6 +185,7 @@ func (m *Mover) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error
 		r := p.Regions[id]
 		f.body = appendMemory(f.body, id, r)
 		f.fds = append(f.fds, r.FDs()...)
+		k.gpu = k.gpu || r.Kind == transfer.CUDA || r.Kind == transfer.CUDAFD
 	}
 	undo := frame{kind: kindCloseLink, body: le.AppendUint32(nil, k.id)}
 	if err := l.do(ctx, f, &undo); err != nil {
@@ -195,12 +198,13 @@ func (m *Mover) Open(ctx context.Context, p transfer.Peer) (transfer.Link, error
 // every ticket that may be open.
 func (k *link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transfer.Ticket, error) {
 	err := context.Cause(ctx)
+	var bytes int64
 	if err == nil {
-		_, err = t.Bytes(j) // what is wrong as a whole is refused here; the child checks ids
+		bytes, err = t.Bytes(j) // what is wrong as a whole is refused here; the child checks ids
 	}
 	var x *ticket
 	if err == nil {
-		x, err = k.submit(t, &j)
+		x, err = k.submit(t, &j, bytes)
 	}
 	if err != nil {
 		return nil, k.m.fail("pull", k.peer, err)
@@ -208,7 +212,7 @@ func (k *link) Pull(ctx context.Context, t *lower.Template, j lower.Job) (transf
 	return x, nil
 }
 
-func (k *link) submit(t *lower.Template, j *lower.Job) (*ticket, error) {
+func (k *link) submit(t *lower.Template, j *lower.Job, bytes int64) (*ticket, error) {
 	if len(j.SrcBlocks) > maxBlocks || len(j.DstBlocks) > maxBlocks {
 		return nil, fmt.Errorf("%w: block tables of %d and %d: at most %d", lower.ErrJob, len(j.SrcBlocks), len(j.DstBlocks), maxBlocks)
 	}
@@ -221,7 +225,7 @@ func (k *link) submit(t *lower.Template, j *lower.Job) (*ticket, error) {
 		return nil, err
 	}
 	x := &ticket{k: k, done: make(chan struct{})}
-	err := k.send(x, t, j)
+	err := k.send(x, t, j, bytes)
 	if err != nil {
 		k.m.unbook()
 		return nil, err
@@ -230,8 +234,15 @@ func (k *link) submit(t *lower.Template, j *lower.Job) (*ticket, error) {
 	return x, nil
 }
 
+// lookBytes is the most that a pull copies for whose answer is looked, which takes about a
+// millisecond at lookRate bytes a nanosecond: what is more waits for a wake all the same.
+const (
+	lookBytes = 512 << 20
+	lookRate  = 400
+)
+
 // send ships the template, if the child lacks it, and the job. Caller holds k.mu.
-func (k *link) send(x *ticket, t *lower.Template, j *lower.Job) error {
+func (k *link) send(x *ticket, t *lower.Template, j *lower.Job, bytes int64) error {
 	slot, has := k.slots[t]
 	var first *frame
 	if !has {
@@ -260,6 +271,9 @@ func (k *link) send(x *ticket, t *lower.Template, j *lower.Job) error {
 	x.id, f.id = l.nextID, l.nextID
 	l.tickets[x.id] = x
 	l.send(f)
+	if k.gpu && k.m.cfg.Look > 0 && bytes <= lookBytes {
+		l.look(x.done, k.m.cfg.Look+time.Duration(bytes/lookRate))
+	}
 	return nil
 }
 

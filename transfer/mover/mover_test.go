@@ -363,3 +363,10 @@ func BenchmarkPull(b *testing.B) {
 		}
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/batonkv/baton/kernels/rows"
 	"github.com/batonkv/baton/lifeline"
@@ -36,14 +38,18 @@ func Serve(ctx context.Context, fd int) error {
 	if err != nil {
 		return err
 	}
-	return serve(conn, host{c, d, lost}, false, ctx.Done(), lifeline.Watch())
+	h := host{copier: c, device: d, lost: lost, inline: inlineBytes, inlineGPU: math.MaxInt64, brief: briefBytes}
+	return serve(conn, h, false, ctx.Done(), lifeline.Watch())
 }
 
-// host is what a mover copies with.
+// host is what a mover copies with, and how.
 type host struct {
 	copier transfer.Copier
 	device direct.Device // nil: no GPU memory
 	lost   func(error)   // nil: tickets whose copies are lost stay open
+
+	inline, inlineGPU int64 // bytes up to which the reading goroutine copies by itself
+	brief             int64 // bytes up to which nobody reads meanwhile
 }
 
 // lost ends the process: its exit is the proof that its copies have ended.
@@ -52,30 +58,34 @@ func lost(err error) {
 	os.Exit(1)
 }
 
-// What is copied inline keeps the next message waiting: for some 50 microseconds of copies on
-// the host, and for some 200 of copies between GPUs, which take turns on the link anyhow.
+// What the reading goroutine copies keeps the next message waiting: for some 50 microseconds of
+// copies on the host, and for some 200 of copies between GPUs, which take turns on the link
+// anyhow. It copies what is more between GPUs, too, and lets another goroutine read meanwhile:
+// then nothing waits for that one's wake.
 const (
 	inlineBytes = 256 << 10
-	inlineGPU   = 64 << 20
+	briefBytes  = 64 << 20
 )
 
 // server is the mover's half of one socket pair.
 type server struct {
 	voice
 	host
-	local             bool  // in one process with the sidecar, so that Local memory means something
-	inline, inlineGPU int64 // bytes up to which the reading goroutine copies by itself
+	local bool       // in one process with the sidecar, so that Local memory means something
+	ended chan error // one place: how reading ended
 
 	// Used by the reading goroutine alone.
+	r       *frameReader
+	look    time.Duration   // how long it looks for the next frame after a copy between GPUs
 	b       *direct.Backend // made by the first frame
 	links   map[uint32]*served
 	regions map[transfer.RegionID]transfer.Region
 	job     lower.Job // tables are reused
 
-	adders sync.WaitGroup // goroutines that add up
-	adding atomic.Int32   // how many
-	tmu    sync.Mutex
-	pulls  map[uint64]transfer.Ticket // under tmu: open, for cancel
+	helpers sync.WaitGroup // goroutines that read, copy or add up
+	adding  atomic.Int32   // how many add up
+	tmu     sync.Mutex
+	pulls   map[uint64]transfer.Ticket // under tmu: open, for cancel
 }
 
 // served is a link and the templates that were shipped for it.
@@ -91,17 +101,17 @@ type slot struct {
 
 func serve(conn *net.UnixConn, h host, local bool, stop, orphaned <-chan struct{}) error {
 	s := &server{voice: voice{conn: conn}, host: h, local: local, links: map[uint32]*served{},
-		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{}}
-	if !local { // tests hold copies, and expect other requests to be answered meanwhile
-		s.inline, s.inlineGPU = inlineBytes, inlineGPU
-	}
+		regions: map[transfer.RegionID]transfer.Region{}, pulls: map[uint64]transfer.Ticket{},
+		r: newFrameReader(conn), ended: make(chan error, 1)}
 	return s.attend(stop, orphaned, func() error {
-		err := s.loop()
+		s.helpers.Go(s.loop)
+		err := <-s.ended
 		if s.b != nil {
 			s.b.Drain()
 			err = errors.Join(err, s.b.Close(context.Background())) // as long as the copy takes
 		}
-		s.adders.Wait()
+		s.helpers.Wait()
+		s.r.close()
 		return err
 	})
 }
@@ -150,45 +160,67 @@ func (v *voice) answer(id uint64, n int64, err error) error {
 	return nil
 }
 
-// loop handles frames until the other end is gone, which is no error.
-func (s *server) loop() error {
-	r := newFrameReader(s.conn)
-	defer r.close()
+// loop handles frames until the other end is gone, which is no error, or until it hands
+// reading on.
+func (s *server) loop() {
 	for {
-		f, err := r.next()
+		f, err := s.r.next()
+		s.r.spin = 0
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
-			return nil
+			s.ended <- nil
+			return
 		}
+		var copy *direct.Begun
 		if err == nil {
-			err = s.handle(&f)
+			copy, err = s.handle(&f)
 		}
-		if err != nil {
-			return err
+		switch {
+		case err != nil:
+			s.ended <- err
+			return
+		case copy == nil || !copy.Here:
+		case copy.Bytes > s.brief:
+			s.expect(copy)
+			s.helpers.Go(s.loop)
+			copy.Copy()
+			return
+		default:
+			copy.Copy()
+			copy.Bytes = 0 // are copied
+			s.expect(copy)
 		}
 	}
 }
 
-// handle serves one frame. An error ends the mover: the two ends disagree.
-func (s *server) handle(f *frame) error {
+// expect has the next frame looked for, until some time after a copy between GPUs.
+func (s *server) expect(p *direct.Begun) {
+	if p.GPUs && s.look > 0 && p.Bytes <= lookBytes {
+		s.r.spin = s.look + time.Duration(p.Bytes/lookRate)
+	}
+}
+
+// handle serves one frame, and may leave a copy to the caller. An error ends the mover: the
+// two ends disagree.
+func (s *server) handle(f *frame) (*direct.Begun, error) {
 	defer func() { closeFDs(f.fds) }() // those that nobody took
 	if s.b == nil {
-		return s.configure(f)
+		return nil, s.configure(f)
 	}
 	switch f.kind {
 	case kindRegister:
-		return s.register(f)
+		return nil, s.register(f)
 	case kindUnregister:
-		return s.unregister(f)
+		return nil, s.unregister(f)
 	case kindOpen:
-		return s.open(f)
+		return nil, s.open(f)
 	case kindCloseLink:
-		return s.closeLink(f)
+		return nil, s.closeLink(f)
 	case kindTemplate:
-		return s.template(f)
+		return nil, s.template(f)
 	case kindPull:
 		return s.pull(f)
 	case kindSum:
-		return s.sum(f)
+		return nil, s.sum(f)
 	case kindCancel:
 		s.tmu.Lock()
 		k := s.pulls[f.id]
@@ -196,9 +228,9 @@ func (s *server) handle(f *frame) error {
 		if k != nil { // else it has settled and its answer is on the way
 			k.Cancel()
 		}
-		return nil
+		return nil, nil
 	}
-	return fmt.Errorf("%w: kind %d", errWire, f.kind)
+	return nil, fmt.Errorf("%w: kind %d", errWire, f.kind)
 }
 
 func (s *server) configure(f *frame) error {
@@ -209,6 +241,7 @@ func (s *server) configure(f *frame) error {
 	if err != nil {
 		return err
 	}
+	s.look = min(time.Duration(c.look), maxLook)
 	s.b, err = direct.New(direct.Config{Copier: s.copier, Device: s.device, Lost: s.lost, MaxOpen: int(c.maxOpen), Workers: int(c.workers), Inline: s.inline, InlineGPU: s.inlineGPU})
 	return err
 }
@@ -313,37 +346,38 @@ func (s *server) template(f *frame) error {
 	return err
 }
 
-func (s *server) pull(f *frame) error {
+// pull begins one, whose copy the caller sees to.
+func (s *server) pull(f *frame) (*direct.Begun, error) {
 	r := reader{b: f.body}
 	l, at, err := s.slotOf(&r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if r.job(&s.job); r.end() != nil {
-		return r.err
+		return nil, r.err
 	}
 	switch {
 	case l == nil:
-		return s.answer(f.id, 0, transfer.ErrClosed)
+		return nil, s.answer(f.id, 0, transfer.ErrClosed)
 	case at.t == nil:
-		return s.answer(f.id, 0, errors.Join(lower.ErrTemplate, at.err))
+		return nil, s.answer(f.id, 0, errors.Join(lower.ErrTemplate, at.err))
 	}
 	id := f.id
-	k, err := l.PullNotify(context.Background(), at.t, s.job, func(n int64, err error) {
+	p, err := l.Begin(context.Background(), at.t, s.job, func(n int64, err error) {
 		s.tmu.Lock()
 		delete(s.pulls, id)
 		s.tmu.Unlock()
 		_ = s.answer(id, n, err)
 	})
 	if err != nil {
-		return s.answer(id, 0, err)
+		return nil, s.answer(id, 0, err)
 	}
 	s.tmu.Lock()
 	defer s.tmu.Unlock()
 	select {
-	case <-k.Done(): // answered, or about to be
+	case <-p.Ticket.Done(): // answered, or about to be
 	default:
-		s.pulls[id] = k
+		s.pulls[id] = p.Ticket
 	}
-	return nil
+	return &p, nil
 }

@@ -47,7 +47,7 @@ func (s *server) sum(f *frame) error {
 		return s.answer(f.id, 0, fmt.Errorf("%w: %d sums: wait for one of them", transfer.ErrFull, maxAdding))
 	}
 	id := f.id
-	s.adders.Go(func() {
+	s.helpers.Go(func() {
 		defer s.adding.Add(-1)
 		made, err := s.b.Sum(context.Background(), j)
 		_ = s.write(&frame{kind: kindAnswer, id: id, body: answer{err: err, sums: made}.append(nil)})

@@ -136,15 +136,18 @@ func appendText(b []byte, s string) []byte {
 }
 
 // settings are what the sidecar tells its mover once.
-type settings struct{ maxOpen, workers uint32 }
+type settings struct {
+	maxOpen, workers uint32
+	look             uint64 // nanoseconds
+}
 
 func (s settings) append(b []byte) []byte {
-	return le.AppendUint32(le.AppendUint32(b, s.maxOpen), s.workers)
+	return le.AppendUint64(le.AppendUint32(le.AppendUint32(b, s.maxOpen), s.workers), s.look)
 }
 
 func decodeSettings(b []byte) (settings, error) {
 	r := reader{b: b}
-	s := settings{r.u32(), r.u32()}
+	s := settings{r.u32(), r.u32(), r.u64()}
 	return s, r.end()
 }
 

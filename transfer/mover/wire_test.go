@@ -226,7 +226,7 @@ func serveBytes(t testing.TB, b []byte) error {
 }
 
 func TestServeRefuses(t *testing.T) {
-	good := (&frame{kind: kindConfig, body: settings{4, 1}.append(nil)}).append(nil, 0)
+	good := (&frame{kind: kindConfig, body: settings{4, 1, 0}.append(nil)}).append(nil, 0)
 	with := func(f frame) []byte { return f.append(append([]byte(nil), good...), 0) }
 	huge := appendHead(nil, kindConfig, 1, maxBody+1, 0)
 	for name, c := range map[string]struct {
@@ -240,7 +240,7 @@ func TestServeRefuses(t *testing.T) {
 		"too large":         {huge, false},
 		"pull first":        {(&frame{kind: kindPull}).append(nil, 0), false},
 		"bad configuration": {(&frame{kind: kindConfig, body: []byte{1}}).append(nil, 0), false},
-		"no workers":        {(&frame{kind: kindConfig, body: settings{1, 1 << 20}.append(nil)}).append(nil, 0), false},
+		"no workers":        {(&frame{kind: kindConfig, body: settings{1, 1 << 20, 0}.append(nil)}).append(nil, 0), false},
 		"unknown kind":      {with(frame{kind: 99}), false},
 		"short pull":        {with(frame{kind: kindPull, body: []byte{1, 2}}), false},
 		"missing fd":        {with(frame{kind: kindRegister, body: appendMemory(nil, 1, transfer.Memory{Kind: transfer.Memfd, Len: 1})}), false},
@@ -288,7 +288,7 @@ func TestBabblingMover(t *testing.T) {
 }
 
 func FuzzServe(f *testing.F) {
-	b := (&frame{kind: kindConfig, body: settings{4, 1}.append(nil)}).append(nil, 0)
+	b := (&frame{kind: kindConfig, body: settings{4, 1, 0}.append(nil)}).append(nil, 0)
 	open := appendText(le.AppendUint32(nil, 1), "p")
 	b = (&frame{kind: kindOpen, id: 1, body: le.AppendUint32(open, 0)}).append(b, 0)
 	b = (&frame{kind: kindTemplate, body: le.AppendUint32(le.AppendUint32(nil, 1), 0)}).append(b, 0)

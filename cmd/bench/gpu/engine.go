@@ -30,7 +30,7 @@ func (p *tap) Map(m transfer.Memory, write bool) (transfer.Mapped, func() error,
 	return at, unmap, err
 }
 
-// engine measures the copier alone: from a job's tables to the end of its copies, over memory
+// engine measures a copier alone: from a job's tables to the end of its copies, over memory
 // of other processes. More than one thread share its nests.
 func (r *rig) engine(ctx context.Context, cfg dma.Config, threads int, x shape, res bench.Result) (_ bench.Result, c dma.Counts, err error) {
 	b, d, err := r.inProcess(cfg)
@@ -38,6 +38,13 @@ func (r *rig) engine(ctx context.Context, cfg dma.Config, threads int, x shape, 
 		return res, c, err
 	}
 	defer func() { err = errors.Join(err, b.Close(ctx), d.Close()) }()
+	return r.engineOf(ctx, b, d, threads, x, res)
+}
+
+// engineOf is engine with a copier that has copied before, as a mover's has.
+func (r *rig) engineOf(ctx context.Context, b transfer.Backend, d *tap, threads int, x shape, res bench.Result) (_ bench.Result, c dma.Counts, err error) {
+	d.src, d.dst = nil, nil
+	before := d.Counts()
 	var ns []lower.Nest
 	res, err = r.measureBy(ctx, b, x, res, func(ctx context.Context, s *scene) (float64, error) {
 		return timed(func() (err error) {
@@ -50,7 +57,8 @@ func (r *rig) engine(ctx context.Context, cfg dma.Config, threads int, x shape, 
 			})
 		})
 	})
-	return res, d.Counts(), err
+	c = d.Counts()
+	return res, dma.Counts{Jobs: c.Jobs - before.Jobs, Calls: c.Calls - before.Calls, Batched: c.Batched - before.Batched}, err
 }
 
 // parts runs f on n parts of ns at once.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/batonkv/baton/cmd/bench"
 	"github.com/batonkv/baton/kernels/cuda"
@@ -51,6 +52,7 @@ func all() []row {
 		copied("gpu/fragments-128k", "a tensor a layer, scattered fragments of 128 KiB", fragments(8, 64, 8192), "GB/s", 110),
 		copied("gpu/one-block", "one block of 64 tokens, by the copier alone", llama70B(64, false), "us", 0),
 		pulled("gpu/pull-one-block", "the same from Pull to Done, the mover's process included", llama70B(64, false), "us", 60),
+		one("gpu/pull-one-block-idle", "the same when nothing was pulled for 20 ms", llama70B(64, false), "us", 0, idle),
 		pulled("gpu/pull-consecutive-8192", "consecutive blocks from Pull to Done by the mover", llama70B(8192, false), ratio, 0),
 		pulled("gpu/pull-consecutive-1024", "the same", llama70B(1024, false), ratio, 0),
 		pulled("gpu/pull-scattered-8192", "scattered blocks from Pull to Done by the mover", llama70B(8192, true), "GB/s", 0),
@@ -86,10 +88,24 @@ func pulled(name, what string, x shape, unit string, target float64) row {
 	})
 }
 
+// idle measures pulls before each of which everybody sleeps.
+func idle(ctx context.Context, r *rig, x shape, res bench.Result) (bench.Result, error) {
+	return r.measureBy(ctx, r.mover, x, res, func(ctx context.Context, s *scene) (float64, error) {
+		time.Sleep(20 * time.Millisecond)
+		return s.pull(ctx)
+	})
+}
+
 // copied is a row of the copier alone.
 func copied(name, what string, x shape, unit string, target float64) row {
 	return one(name, what, x, unit, target, func(ctx context.Context, r *rig, x shape, res bench.Result) (bench.Result, error) {
-		res, c, err := r.engine(ctx, dma.Config{}, 1, x, res)
+		if r.direct == nil {
+			var err error
+			if r.direct, r.tap, err = r.inProcess(dma.Config{}); err != nil {
+				return res, err
+			}
+		}
+		res, c, err := r.engineOf(ctx, r.direct, r.tap, 1, x, res)
 		if err == nil {
 			res.Note += "; " + made(c, r.o.Rounds)
 		}

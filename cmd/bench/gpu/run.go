@@ -37,6 +37,8 @@ type rig struct {
 	to     uint64
 	lane   *cuda.Lane // of GPU 1
 	mover  *mover.Mover
+	direct *direct.Backend // of the rows of the copier; nil before the first
+	tap    *tap            // its device
 }
 
 // Run measures every row.
@@ -144,6 +146,9 @@ func (r *rig) close(ctx context.Context) error {
 	var errs []error
 	if r.mover != nil {
 		errs = append(errs, r.mover.Close(ctx))
+	}
+	if r.direct != nil {
+		errs = append(errs, r.direct.Close(ctx), r.tap.Close())
 	}
 	for _, o := range r.owners {
 		if o != nil {

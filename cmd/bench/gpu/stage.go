@@ -50,7 +50,7 @@ const arenaRegion = 100
 // staging measures packing and unpacking of a rank pair's share, beside flat copies of the
 // same direction.
 func staging(ctx context.Context, r *rig) (out []bench.Result, err error) {
-	for _, chunk := range []int64{1 << 20, 16 << 20} {
+	for _, chunk := range []int64{1 << 20, 4 << 20, 16 << 20} {
 		rs, err := r.station(ctx, max(chunk/int64(r.o.Shrink), 64<<10))
 		if err != nil {
 			return out, err
