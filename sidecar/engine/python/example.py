@@ -36,7 +36,7 @@ class Engine:
             match m:
                 case baton.Exported(label, manifest):  # for whoever imports: bytes(manifest)
                     self.manifests[label] = manifest
-                case baton.Failed(label, error):  # an import, or an export that no leader holds any more
+                case baton.Failed(label, error):  # an import, or an export that nobody holds; NotReady: again, after a pause
                     self.failed[label] = error
                     if not isinstance(error, baton.Gone):
                         self.free += self.exports.pop(label, [])

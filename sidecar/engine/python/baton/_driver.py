@@ -64,8 +64,7 @@ class Driver:
     def send(self, message: Any, record: Callable[[Record], bool] | None, imports: str) -> None:
         """Records and queues a message."""
         with self.lock:
-            if self.error is not None:
-                raise SessionClosed(f"the client has ended: {self.error}")
+            self._lives()
             if record is not None and not record(self.record):
                 return
             if self._session is not None and self._session.send(message):
@@ -74,9 +73,15 @@ class Driver:
                 del self.record.imports[imports]
                 self._fail(imports, PeerLost(f"no sidecar is there to import {imports!r}"), True)
 
+    def _lives(self) -> None:
+        """Raises SessionClosed once nothing is sent any more. Caller holds lock."""
+        if self.error is not None:
+            raise SessionClosed(f"the client has ended: {self.error}")
+
     def tell(self, change: Callable[[Blocks], list[BlockEvent]]) -> None:
         """Tells a change of the prefix cache, if it is asked for and the sidecar keeps up."""
         with self.lock:
+            self._lives()
             events = change(self.blocks)
             if not self.blocks.on or self._session is None:
                 return

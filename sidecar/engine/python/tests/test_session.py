@@ -280,6 +280,11 @@ class Sessions(unittest.TestCase):
         client.stored([(8, [1, 2])], parent=7)
         s.say("tell_blocks", on=True)
         self.assertEqual(told(), [(3, 0, [], [], 0), (1, 0, [(7, [1, 2]), (8, [1, 2])], [], 0)])
+        client.close()
+        for say in (lambda: client.stored([(9, [1, 2])]), lambda: client.removed([8]), client.cleared):
+            with self.assertRaises(baton.SessionClosed) as caught:
+                say()
+            self.assertIn("to do: attach anew", str(caught.exception))
 
     def test_many_long_blocks_are_told_in_messages_that_fit(self):
         client, s, _ = self.attach(tells_blocks=True)
