@@ -23,17 +23,16 @@ const (
 	maxRun    = 1 << 18 // tokens of one event, but for one block
 	maxSalt   = 256     // bytes of a name in a salt
 	maxKept   = 1 << 20 // weight of the changes that are kept for readers
+	spare     = 16      // places of blocks that have gone, beside as many as are held
 )
 
 // Cache is what an engine's prefix cache holds. Make it with New.
 type Cache struct {
-	limit   int // blocks
-	kept    int // most weight of changes
-	held    map[uint64]*block
-	oldest  *block // by the time at which it was stored
-	newest  *block
-	tokens  int
-	listing uint64 // number of the last snapshot
+	limit  int // blocks
+	kept   int // most weight of changes
+	held   map[uint64]*block
+	order  []*block // by the time at which they were stored; nil where one has gone
+	tokens int
 
 	changes []handoff.BlockEvent // the newest,
 	first   uint64               // of which this is the number of the oldest
@@ -41,14 +40,13 @@ type Cache struct {
 	ignored uint64
 }
 
+// block is what readers share: it does not change, but for at.
 type block struct {
 	handoff.StoredBlock
 	parent      uint64
 	blockTokens int32
 	salt        *handoff.Salt // of its run
-	older       *block
-	newer       *block
-	listed      uint64 // number of the snapshot that has it
+	at          int           // in order; the Cache's alone
 }
 
 // New makes a cache of at most limit blocks, 0 to MaxBlocks.
@@ -119,7 +117,7 @@ func (c *Cache) clear(lost uint64) {
 		return
 	}
 	clear(c.held)
-	c.oldest, c.newest, c.tokens = nil, nil, 0
+	c.order, c.tokens = nil, 0
 	c.tell(handoff.BlockEvent{Kind: handoff.BlocksCleared, Lost: lost})
 }
 
@@ -163,12 +161,14 @@ func longest(blockTokens int32) int {
 func (c *Cache) add(b *block) {
 	c.held[b.ID] = b
 	c.tokens += len(b.Tokens)
-	if b.older = c.newest; b.older != nil {
-		b.older.newer = b
-	} else {
-		c.oldest = b
+	if len(c.order) > 2*len(c.held)+spare { // else it grows with what has gone
+		c.order = slices.DeleteFunc(c.order, func(b *block) bool { return b == nil })
+		for i, o := range c.order {
+			o.at = i
+		}
 	}
-	c.newest = b
+	b.at = len(c.order)
+	c.order = append(c.order, b)
 }
 
 func (c *Cache) remove(ids []uint64) {
@@ -181,16 +181,7 @@ func (c *Cache) remove(ids []uint64) {
 		gone = append(gone, id)
 		delete(c.held, id)
 		c.tokens -= len(b.Tokens)
-		if b.older != nil {
-			b.older.newer = b.newer
-		} else {
-			c.oldest = b.newer
-		}
-		if b.newer != nil {
-			b.newer.older = b.older
-		} else {
-			c.newest = b.older
-		}
+		c.order[b.at] = nil
 	}
 	for ; len(gone) > handoff.MaxEventBlocks; gone = gone[handoff.MaxEventBlocks:] {
 		c.tell(handoff.BlockEvent{Kind: handoff.BlocksRemoved, Removed: gone[:handoff.MaxEventBlocks]})

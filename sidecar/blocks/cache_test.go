@@ -32,7 +32,7 @@ var cleared = handoff.BlockEvent{Kind: handoff.BlocksCleared}
 type view map[uint64]uint64
 
 // hear takes an event as a reader does that trusts what Read promises.
-func (v view) hear(t *rapid.T, e handoff.BlockEvent) {
+func (v view) hear(t rapid.TB, e handoff.BlockEvent) {
 	if err := Check(e); err != nil || max(len(e.Blocks), len(e.Removed)) > handoff.MaxEventBlocks {
 		t.Fatalf("%+v: %v", e, err)
 	}
@@ -154,6 +154,47 @@ func TestSnapshotsAreInOrder(t *testing.T) {
 	}
 	if len(told) > 0 || len(seen) != c.Len() {
 		t.Errorf("%v of %d: %v", slices.Sorted(maps.Keys(seen)), c.Len(), told)
+	}
+}
+
+// TestSnapshotsAreMadeAside: the feed goes on while a reader makes ready what was held when it
+// began, and the reader then hears what became of it.
+func TestSnapshotsAreMadeAside(t *testing.T) {
+	const n = 500
+	c, want := New(2*n), view{}
+	for id := uint64(1); id <= n; id++ {
+		if err := c.Apply(stored(id-1, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var r Reader
+	if e, ok := c.Read(&r); !ok || e.Kind != handoff.BlocksCleared || len(r.rest) > 0 || len(r.list) < n {
+		t.Fatalf("%+v; %d runs were made under the caller's lock", e, len(r.rest))
+	}
+	fed := make(chan error, 1)
+	go func() {
+		var errs error
+		for id := uint64(1); id <= n; id++ { // places are used again
+			errs = errors.Join(errs, c.Apply(stored(n+id-1, n+id)), c.Apply(removed(id)))
+		}
+		fed <- errs
+	}()
+	r.Prepare()
+	if err := <-fed; err != nil {
+		t.Fatal(err)
+	}
+	if len(c.order) > 2*n+spare+1 {
+		t.Errorf("%d places of %d blocks", len(c.order), c.Len())
+	}
+	got := view{}
+	for e, ok := c.Read(&r); ok; e, ok = c.Read(&r) {
+		got.hear(t, e)
+	}
+	for id := uint64(n + 1); id <= 2*n; id++ {
+		want[id] = id - 1
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%d blocks, want %d", len(got), len(want))
 	}
 }
 

@@ -1,6 +1,8 @@
 package blocks
 
 import (
+	"slices"
+
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -8,7 +10,8 @@ import (
 type Reader struct {
 	begun bool
 	next  uint64               // number of the change to read next,
-	rest  []handoff.BlockEvent // once what is left of a snapshot was read
+	rest  []handoff.BlockEvent // once what is left of a snapshot was read,
+	list  []*block             // which is to be made of these yet; in order of Cache
 	gaps  uint64
 }
 
@@ -23,9 +26,10 @@ func (c *Cache) Read(r *Reader) (handoff.BlockEvent, bool) {
 			cleared.Lost = c.Changes() - r.next
 			r.gaps++
 		}
-		*r = Reader{begun: true, next: c.Changes(), rest: c.snapshot(), gaps: r.gaps}
+		*r = Reader{begun: true, next: c.Changes(), list: slices.Clone(c.order), gaps: r.gaps}
 		return cleared, true
 	}
+	r.Prepare()
 	if len(r.rest) > 0 {
 		e := r.rest[0]
 		r.rest[0] = handoff.BlockEvent{}
@@ -40,15 +44,32 @@ func (c *Cache) Read(r *Reader) (handoff.BlockEvent, bool) {
 	return c.changes[r.next-1-c.first], true
 }
 
-// snapshot lists what is held in runs, a block after the one that it continues where that is
-// held, else by age.
-func (c *Cache) snapshot() (out []handoff.BlockEvent) {
-	c.listing++
+// Prepare makes ready what r is to read of a snapshot, which takes long for many blocks. It
+// touches no Cache: who locks one calls it between two Reads without, and nobody waits.
+func (r *Reader) Prepare() {
+	if len(r.list) == 0 {
+		return
+	}
+	r.rest, r.list = runs(r.list), nil
+}
+
+// runs lists blocks in runs, a block after the one that it continues where that is among them,
+// else by age.
+func runs(list []*block) (out []handoff.BlockEvent) {
+	left := make(map[uint64]*block, len(list)) // what out has not
+	for _, b := range list {
+		if b != nil {
+			left[b.ID] = b
+		}
+	}
 	var above []*block // and what they continue, the newest first
 	var last *block
-	for oldest := c.oldest; oldest != nil; oldest = oldest.newer {
-		for b := oldest; b != nil && b.listed != c.listing; b = c.held[b.parent] {
-			b.listed = c.listing
+	for _, oldest := range list {
+		if oldest == nil {
+			continue
+		}
+		for b := left[oldest.ID]; b != nil; b = left[b.parent] {
+			delete(left, b.ID)
 			above = append(above, b)
 		}
 		for len(above) > 0 {

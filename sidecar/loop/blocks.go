@@ -101,6 +101,7 @@ func (c *cached) hear(es engineSession, m handoff.BlockEvents) {
 // read gives what a reader has to hear next, or the channel that closes when there may be
 // more.
 func (c *cached) read(r *blocks.Reader) (handoff.BlockEvent, bool, <-chan struct{}) {
+	r.Prepare() // of all that the engine has: its feed does not wait for that
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := r.Gaps()
