@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/batonkv/baton/internal/need"
 )
 
@@ -44,7 +46,9 @@ func TestDynamoPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(bounded(t), "bash", "-euo", "pipefail", "-c", "trap 'kill $(jobs -p) 2>&- || true' EXIT\n"+script)
-	cmd.Dir, cmd.WaitDelay = dir, time.Second
+	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // so that a test that runs out of time leaves nobody behind
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	cmd.Env = append(os.Environ(), "PATH="+strings.Join([]string{bin, filepath.Dir(python), os.Getenv("PATH")}, ":"), "HOME="+dir)
 	var said, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &log
