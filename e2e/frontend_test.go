@@ -96,6 +96,24 @@ func (d *deployment) front(python, mode string) *fronted {
 	return f
 }
 
+// models are those that it lists.
+func (f *fronted) models() (names []string) {
+	f.t.Helper()
+	resp, err := http.Get(f.url + "models")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var all struct{ Data []struct{ ID string } }
+	if err := json.NewDecoder(resp.Body).Decode(&all); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, m := range all.Data {
+		names = append(names, m.ID)
+	}
+	return names
+}
+
 // freeAddr is an address of this host that nobody listens on.
 func freeAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -261,6 +279,9 @@ func TestFrontend(t *testing.T) {
 				n += 2
 			}
 			f.ended()
+			if all := f.models(); !slices.Equal(all, []string{"tiny"}) { // the adapters' cards are no models
+				t.Errorf("models %v", all)
+			}
 			if after := f.handoffs(); after[0]-before[0] != n || after[1]-before[1] != n {
 				t.Errorf("%d requests: the workers' hand-offs went from %v to %v", n, before, after)
 			}

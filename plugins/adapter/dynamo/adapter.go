@@ -230,22 +230,25 @@ func (a *Adapter) records(g adapter.Group) []directory.Record {
 	return append(a.fixed[:len(a.fixed):len(a.fixed)], r)
 }
 
-// card is a model card that no router routes to: its model type is empty.
+// card is a model card that no router routes to: its model type is empty. Frontends list a
+// model once the workers that its cards need are there. This one needs a prefill worker of a
+// name that nobody else has, so it is never listed.
 func (a *Adapter) card(g adapter.Group) (directory.Record, error) {
 	name := "baton-" + g.Name
 	type runtime struct {
 		Data map[string]string `json:"runtime_data"`
 	}
 	b, err := json.Marshal(struct {
-		Name      string   `json:"display_name"`
-		Slug      string   `json:"slug"`
-		Block     int32    `json:"kv_cache_block_size"`
-		Migration int32    `json:"migration_limit"`
-		Type      string   `json:"model_type"`
-		Input     string   `json:"model_input"`
-		Needs     []string `json:"needs"`
-		Runtime   runtime  `json:"runtime_config"`
-	}{Name: name, Slug: name, Block: g.Status.Capacity.BlockTokens, Input: "Tokens", Needs: []string{}, Runtime: runtime{map[string]string{
+		Name      string     `json:"display_name"`
+		Slug      string     `json:"slug"`
+		Block     int32      `json:"kv_cache_block_size"`
+		Migration int32      `json:"migration_limit"`
+		Type      string     `json:"model_type"`
+		Input     string     `json:"model_input"`
+		Worker    string     `json:"worker_type"`
+		Needs     [][]string `json:"needs"`
+		Runtime   runtime    `json:"runtime_config"`
+	}{Name: name, Slug: name, Block: g.Status.Capacity.BlockTokens, Input: "Tokens", Worker: "decode", Needs: [][]string{{"prefill"}}, Runtime: runtime{map[string]string{
 		"baton": strings.TrimPrefix(Carrier, family), "baton_group": g.Name, "baton_role": string(g.Role), "baton_model": g.Model,
 	}}})
 	if err != nil {
