@@ -64,6 +64,9 @@ func devAdapters(ctx context.Context, given []string) (dev.Adapters, error) {
 		if sidecar.BuiltIn[name] == nil || file == "" {
 			return nil, fmt.Errorf("%q: want NAME=FILE, NAME one of %s", s, strings.Join(slices.Sorted(maps.Keys(sidecar.BuiltIn)), ", "))
 		}
+		if slices.ContainsFunc(all, func(a config.Adapter) bool { return a.Name == name }) {
+			return nil, fmt.Errorf("%q: %s is given twice: want one file for each", s, name)
+		}
 		b, err := bounded.File(file, adapter.MaxSection)
 		if err != nil {
 			return nil, err

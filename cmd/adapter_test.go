@@ -29,4 +29,7 @@ func TestDevAdapters(t *testing.T) {
 			t.Errorf("%s: %v, want %s", given, err, want)
 		}
 	}
+	if _, err := devAdapters(t.Context(), []string{"dynamo=" + good, "dynamo=" + good}); err == nil || !strings.Contains(err.Error(), "dynamo is given twice") {
+		t.Error(err)
+	}
 }
