@@ -79,8 +79,8 @@ func (p *parts) speak(ctx context.Context) {
 		s := drive.Start(drive.Config{Session: cfg, Open: open, Source: source, Blocks: p.side.Service(), Log: log})
 		p.metrics.Adapter(a.Name, stages(), func() metrics.Adapter {
 			st := s.Status()
-			return metrics.Adapter{Stage: st.Stage.String(), Restarts: st.Restarts, Coalesced: st.Coalesced, Lost: st.Lost, Err: st.Err, Counts: s.Counts()}
-		})
+			return metrics.Adapter{Stage: st.Stage.String(), Restarts: st.Restarts, Coalesced: st.Coalesced, Lost: st.Lost, Err: st.Err}
+		}, s.Counts)
 		running.Go(func() {
 			<-ctx.Done()
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), adapterGrace)

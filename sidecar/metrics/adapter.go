@@ -16,8 +16,6 @@ type Adapter struct {
 	Coalesced uint64 // updates that told the whole state because it fell behind
 	Lost      uint64 // notices that were in none
 	Err       error  // why the last life ended; nil when another one went on
-	// Counts is what it counts itself, by name; one that ends in _total only grows in a life.
-	Counts map[string]float64
 }
 
 // adapter is one that /healthz tells of.
@@ -27,12 +25,12 @@ type adapter struct {
 }
 
 // Adapter shows an adapter in /metrics and /healthz; once for each name, before Serve. stages
-// are all that there are. An adapter that fails makes no sidecar unhealthy: transfers go
-// on without it.
-func (m *Metrics) Adapter(name string, stages []string, now func() Adapter) {
+// are all that there are. own gives what it counts itself, by name; one that ends in _total only
+// grows in a life. An adapter that fails makes no sidecar unhealthy: transfers go on without it.
+func (m *Metrics) Adapter(name string, stages []string, now func() Adapter, own func() map[string]float64) {
 	m.adapters = append(m.adapters, adapter{name, now})
 	label := prometheus.Labels{"adapter": name}
-	prometheus.WrapRegistererWith(label, m.labelled).MustRegister(counts{now})
+	prometheus.WrapRegistererWith(label, m.labelled).MustRegister(counts{own})
 	for _, stage := range stages {
 		m.show(prometheus.GaugeOpts{Name: "adapter_stage", Help: "1 for the stage that the adapter's session is in, else 0.",
 			ConstLabels: prometheus.Labels{"adapter": name, "stage": stage}}, func() float64 {
@@ -60,7 +58,7 @@ var ownCounts = []string{"stage", "restarts_total", "coalesced_total", "lost_not
 
 // counts collects what an adapter counts itself. All have one help: two adapters may have one
 // name for what they count.
-type counts struct{ now func() Adapter }
+type counts struct{ own func() map[string]float64 }
 
 // Describe implements prometheus.Collector: it says nothing, as names are known only when
 // they come.
@@ -68,7 +66,7 @@ func (c counts) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c counts) Collect(to chan<- prometheus.Metric) {
-	for name, value := range c.now().Counts {
+	for name, value := range c.own() {
 		if slices.Contains(ownCounts, name) {
 			continue
 		}

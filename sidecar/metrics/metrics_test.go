@@ -111,10 +111,12 @@ func TestLevels(t *testing.T) {
 func TestAdapters(t *testing.T) {
 	m := New("c", "p", "g", "0")
 	m.Adapter("hook", []string{"waiting", "serving"}, func() Adapter {
-		return Adapter{Stage: "waiting", Restarts: 3, Coalesced: 2, Lost: 40, Err: errors.New("killed"),
-			Counts: map[string]float64{"kv_blocks": 2.5, "kv_events_total": 7, "stage": 9, "restarts_total": 9, "no name": 1}}
+		return Adapter{Stage: "waiting", Restarts: 3, Coalesced: 2, Lost: 40, Err: errors.New("killed")}
+	}, func() map[string]float64 {
+		return map[string]float64{"kv_blocks": 2.5, "kv_events_total": 7, "stage": 9, "restarts_total": 9, "no name": 1}
 	})
-	m.Adapter("other", []string{"waiting", "serving"}, func() Adapter { return Adapter{Stage: "serving", Counts: map[string]float64{"kv_events_total": 8}} })
+	m.Adapter("other", []string{"waiting", "serving"}, func() Adapter { return Adapter{Stage: "serving"} },
+		func() map[string]float64 { return map[string]float64{"kv_events_total": 8} })
 	var sick error
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
