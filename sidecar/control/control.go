@@ -174,13 +174,19 @@ type LinksQuery struct {
 	Meet  bool // open sessions to ranks that may be read and have none
 }
 
+// How long a sidecar waits for what a LinksQuery says.
+const (
+	ProbeTime = 30 * time.Second
+	MeetTime  = 3 * time.Second
+)
+
 // Takes is how long a sidecar may be busy with it, beside a call's own time.
 func (q LinksQuery) Takes() (d time.Duration) {
 	if q.Probe {
-		d += 30 * time.Second
+		d += ProbeTime
 	}
 	if q.Meet {
-		d += 3 * time.Second
+		d += MeetTime
 	}
 	return d
 }

@@ -15,26 +15,22 @@ import (
 	"github.com/batonkv/baton/transfer/layout"
 )
 
-// Bounds of one Links call.
-const (
-	maxMeet   = 64
-	meetTime  = 3 * time.Second
-	probeTime = 30 * time.Second
-)
+// maxMeet bounds the sessions that one Links call opens.
+const maxMeet = 64
 
 // Links tells how this rank reads from ranks of other groups, those that discovery shows
 // and that it has not met included.
 func (v Service) Links(ctx context.Context, q control.LinksQuery) (control.Links, error) {
 	var met []handoff.Member
 	if q.Meet {
-		if _, err := v.wait(ctx, meetTime, func(end func()) int { met = v.s.meetAll(end); return len(met) }); err != nil {
+		if _, err := v.wait(ctx, control.MeetTime, func(end func()) int { met = v.s.meetAll(end); return len(met) }); err != nil {
 			return control.Links{}, err
 		}
 	}
 	late := false
 	if q.Probe {
 		var err error
-		if late, err = v.wait(ctx, probeTime, v.s.probeAll); err != nil {
+		if late, err = v.wait(ctx, control.ProbeTime, v.s.probeAll); err != nil {
 			return control.Links{}, err
 		}
 	}
@@ -171,7 +167,7 @@ func (s *Sidecar) allLinks(late bool, met []handoff.Member) (out []handoff.Link)
 	for _, p := range s.strangers() {
 		l := handoff.Link{Reader: s.cfg.Machine.Self, Peer: p, Finding: choice.Finding{Verdict: choice.Unmeasured, Cause: "the two have not met: no hand-off has needed it"}}
 		if len(s.meeting[p]) > 0 && slices.Contains(met, p) {
-			l.Finding = choice.Finding{Verdict: choice.Broken, Cause: "no session: it has not answered within " + meetTime.String(),
+			l.Finding = choice.Finding{Verdict: choice.Broken, Cause: "no session: it has not answered within " + control.MeetTime.String(),
 				Fix: "does its sidecar run, or hang, and is the address that it advertises reachable from here?"}
 		}
 		if err := s.unmet[p]; err != nil {

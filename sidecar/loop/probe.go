@@ -9,6 +9,7 @@ import (
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/internal/pause"
+	"github.com/batonkv/baton/sidecar/control"
 	"github.com/batonkv/baton/sidecar/handoff"
 	"github.com/batonkv/baton/sidecar/machine"
 	"github.com/batonkv/baton/transfer"
@@ -134,7 +135,7 @@ func (pr *pair) unanswered() choice.Finding {
 	if pr.failed != nil {
 		return choice.Judge(pr.choice, choice.Measured{}, choice.Expected{}, clip(pr.failed.Error()))
 	}
-	return choice.Finding{Verdict: choice.Unmeasured, Cause: "its probe did not end within " + probeTime.String(),
+	return choice.Finding{Verdict: choice.Unmeasured, Cause: "its probe did not end within " + control.ProbeTime.String(),
 		Fix: "ask again: those of other links came first, or a wire mover does not answer"}
 }
 
