@@ -111,12 +111,13 @@ func call[T any](ctx context.Context, c *caller, endpoint string, q any) (v T, e
 
 func subject(t *testing.T, open drive.Opener) plugintest.Subject {
 	folder := t.TempDir()
+	c := newCaller(t, folder)
 	return plugintest.Subject{Open: open, Section: append(section(folder), "\nkv: {events: zmq}"...),
 		Bad: [][]byte{nil, []byte("namespace: Dynamo\ndiscovery: file\nfolder: /x"), []byte("namespace: dynamo"), []byte("namespace: dynamo\ndiscovery: file\nfolder: x"),
 			[]byte("namespace: dynamo\ndiscovery: mem"), append(section(folder), "\nlisten: localhost:0"...), append(section(folder), "\nlisten: 0.0.0.0:0"...),
 			append(section(folder), "\ncalls: 0"...), append(section(folder), "\nwaiting: 0"...), append(section(folder), "\nrequests: 8"...), append(section(folder), "\ncodec: cbor"...), append(section(folder), "\ncall-home: [x]"...), append(section(folder), "\ntypo: 1"...)},
 		Shows: func(t *testing.T) map[string]string {
-			first, err := call[Notice](ctxOf(t), newCaller(t, folder), "handoff", HandoffRequest{Op: "watch"})
+			first, err := call[Notice](ctxOf(t), c, "handoff", HandoffRequest{Op: "watch"})
 			if err != nil || first.Kind != "begin" {
 				t.Errorf("%+v, %v", first, err)
 			}
@@ -131,7 +132,9 @@ func subject(t *testing.T, open drive.Opener) plugintest.Subject {
 			return lines
 		},
 		Blocks: func(t *testing.T) int {
-			if got, err := call[StatusAnswer](ctxOf(t), newCaller(t, folder), "status", struct{}{}); err == nil && got.KV != nil {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			if got, err := call[StatusAnswer](ctx, c, "status", struct{}{}); err == nil && got.KV != nil {
 				return got.KV.Blocks
 			}
 			return -1 // it is there soon

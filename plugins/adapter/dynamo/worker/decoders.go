@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 )
 
@@ -54,10 +55,7 @@ func (d *decoders) follow(ctx context.Context) {
 			d.room.Store(d.most(s))
 		}
 		d.room.Store(0)
-		select {
-		case <-time.After(again):
-		case <-ctx.Done():
-		}
+		pause.For(ctx, again)
 	}
 }
 

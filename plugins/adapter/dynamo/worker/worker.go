@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/discovery"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins/adapter/dynamo"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
@@ -162,10 +163,7 @@ func (w *Worker) Ready(ctx context.Context) error { return w.keeper.Settled(ctx)
 func (w *Worker) Close(ctx context.Context) {
 	w.offered.Store(false)
 	w.keeper.Close(ctx)
-	select {
-	case <-ctx.Done():
-	case <-time.After(w.cfg.Grace):
-	}
+	pause.For(ctx, w.cfg.Grace)
 	w.server.Close(ctx)
 	w.tasks.Wait()
 	w.others.close()
