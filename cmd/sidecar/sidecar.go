@@ -195,9 +195,6 @@ func (p *parts) inside(ctx context.Context) error {
 		},
 		KillMover: p.mover.Kill, MoverPID: func() int32 { return int32(p.mover.PID()) }, Registry: p.registry, Publisher: p.pub, Metrics: p.metrics, Log: p.log})
 	p.running.Store(p.side)
-	if err := p.stage(ctx, exe); err != nil {
-		return err
-	}
 	p.onClose(func() error { // the mover's exit ends copies that did not end by themselves
 		err := shortly(p.mover.Close)
 		if err != nil {
@@ -206,6 +203,9 @@ func (p *parts) inside(ctx context.Context) error {
 		}
 		return errors.Join(err, p.side.Wait())
 	})
+	if err := p.stage(ctx, exe); err != nil {
+		return err
+	}
 	return p.doors(ctx)
 }
 
