@@ -113,7 +113,9 @@ func (s *Sidecar) strangers() (out []handoff.Member) {
 
 // seesNow takes a view of discovery.
 func (s *Sidecar) seesNow(rs []discovery.Record) {
-	s.view = rs
+	if s.view = rs; rs == nil {
+		s.view = []discovery.Record{} // seen, and nobody is there
+	}
 	clear(s.roles)
 	for _, r := range rs {
 		s.roles[handoff.Incarnation(r.Incarnation)] = r.Role

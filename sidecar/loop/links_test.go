@@ -292,6 +292,10 @@ func TestGoneWhileMeeting(t *testing.T) {
 		if l := d.allLinks(true, nil); len(l) != 1 || !strings.Contains(l[0].Finding.Cause, "it is gone") || d.probeAll(func() {}) != 0 {
 			t.Errorf("a session with it stands: %+v", l)
 		}
+		d.seesNow(nil) // of a registry that lost all it had
+		if l := d.allLinks(true, nil); len(l) != 1 || !strings.Contains(l[0].Finding.Cause, "it is gone") {
+			t.Errorf("nobody is there: %+v", l)
+		}
 		delete(d.pairs, gone)
 		d.seesNow(append(view, own...))
 		d.meeting[gone] = append(d.meeting[gone], func() {})
