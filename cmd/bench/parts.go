@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonkv/baton/cmd/dev"
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
 
@@ -109,11 +110,6 @@ func (p *loads) inParts(ctx context.Context) (time.Duration, error) {
 
 // compute is the time of a chunk.
 func compute(ctx context.Context) error {
-	t := time.NewTimer(partTime)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	pause.For(ctx, partTime)
 	return ctx.Err()
 }

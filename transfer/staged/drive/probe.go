@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/choice"
 	"github.com/batonkv/baton/transfer/staged"
@@ -130,11 +131,7 @@ func (s *Stage) askPlace(k *probe, r Route) {
 // chunks with it.
 func (s *Stage) hang(k *probe, r Route) {
 	s.work.Go(func() {
-		t := time.NewTimer(s.cfg.Patience)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-s.ctx.Done():
+		if !pause.For(s.ctx, s.cfg.Patience) {
 			return
 		}
 		s.post(func() {

@@ -3,8 +3,8 @@ package drive
 import (
 	"errors"
 	"fmt"
-	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/staged"
 )
@@ -154,12 +154,8 @@ func (s *Stage) send(f staged.Send) {
 // await says that the patience with a ticket has run out.
 func (s *Stage) await(ticket uint64, h half) {
 	s.work.Go(func() {
-		t := time.NewTimer(s.cfg.Patience)
-		defer t.Stop()
-		select {
-		case <-t.C:
+		if pause.For(s.ctx, s.cfg.Patience) {
 			s.post(func() { s.step(staged.Overdue{Ticket: ticket}, h) })
-		case <-s.ctx.Done():
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/transfer"
 	"github.com/batonkv/baton/transfer/layout"
 	"github.com/batonkv/baton/transfer/staged"
@@ -168,16 +169,12 @@ func (s *Stage) exited(w *wire) {
 		s.step(staged.WireExit{Peer: p, Wire: w.id}, both)
 	}
 	s.work.Go(func() {
-		t := time.NewTimer(again)
-		defer t.Stop()
-		select {
-		case <-t.C:
+		if pause.For(s.ctx, again) {
 			s.post(func() {
 				if len(s.jobsOf(w.route)) > 0 || s.probesWant(w.route) {
 					s.wire(w.route)
 				}
 			})
-		case <-s.ctx.Done():
 		}
 	})
 }
@@ -241,7 +238,7 @@ func (s *Stage) Relink() {
 	e.giveUp = giveUp
 	s.work.Go(func() {
 		defer giveUp()
-		said, pause := "", again
+		said, wait := "", again
 		for out, in, err := s.links(ctx, e); ; out, in, err = s.links(ctx, e) {
 			if err == nil {
 				s.linked(ctx, e, out, in, said != "")
@@ -251,14 +248,10 @@ func (s *Stage) Relink() {
 				said = err.Error()
 				s.cfg.Log.Warn("staging has no way to the engine's memory, trying again", "err", err)
 			}
-			wait := time.NewTimer(pause)
-			select {
-			case <-wait.C:
-			case <-ctx.Done():
-				wait.Stop()
+			if !pause.For(ctx, wait) {
 				return
 			}
-			pause = min(2*pause, againMost)
+			wait = min(2*wait, againMost)
 		}
 	})
 }
