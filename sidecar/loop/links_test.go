@@ -306,6 +306,22 @@ func TestGoneWhileMeeting(t *testing.T) {
 	}))
 }
 
+// TestStagedRefused: what is said of staging to a sidecar that has none is counted by the name that
+// all messages have.
+func TestStagedRefused(t *testing.T) {
+	r := newRig(t)
+	d := r.side("d", 0, nil, nil)
+	check(t, d.Service().ask(t.Context(), func() {
+		if !d.staging.hears(d.Sidecar, handoff.Member{Group: "p", Incarnation: 7}, handoff.StagedCredit{Offer: 1}) {
+			t.Error("it is the machine's")
+		}
+	}))
+	st, err := d.Service().Status(t.Context())
+	if check(t, err); st.Counters["refused.StagedCredit"] != 1 {
+		t.Errorf("%v", st.Counters)
+	}
+}
+
 // TestLongCause: what a wire mover said at its end is longer than a message may be, and no
 // UTF-8. It breaks a link, and no session: the leader hears of it.
 func TestLongCause(t *testing.T) {

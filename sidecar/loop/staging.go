@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/batonkv/baton/discovery"
@@ -268,7 +269,7 @@ func (g *staging) hears(s *Sidecar, p handoff.Member, msg handoff.PeerMessage) b
 		return false
 	}
 	if !g.reaches(p) {
-		s.carry(machine.Refuse{Peer: p, What: fmt.Sprintf("%T", msg), Why: machine.Unmatched})
+		s.carry(machine.Refuse{Peer: p, What: strings.TrimPrefix(fmt.Sprintf("%T", msg), "handoff."), Why: machine.Unmatched})
 		if w, want := msg.(handoff.StagedWant); want { // the reader waits for its end
 			j := handoff.StagedJob{Handoff: w.Of.ID.Bytes(), Attempt: w.Of.Attempt, Pair: w.Pair, Part: w.Part}
 			s.toPeer(machine.ToPeer{Peer: p, Msg: handoff.StagedGone{Job: j, Why: uint8(staged.Transfer)}})
