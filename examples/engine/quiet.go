@@ -41,6 +41,7 @@ func (s *scheduler) settle(t *task) {
 		}
 	}
 	s.settling = t
+	s.r.tellShut()
 	for _, o := range slices.Clone(s.tasks) {
 		if s.resetting() {
 			s.fail(o, ErrReset)
@@ -67,8 +68,15 @@ func (s *scheduler) unsettle(err error) {
 	if touched := s.touched(); touched != nil && !errors.Is(err, ErrEnded) {
 		err = fmt.Errorf("%w: %w", err, touched)
 	}
-	s.settling.events <- front.Event{Err: err}
+	s.answer(front.Event{Err: err})
+}
+
+// answer ends the reset or the switch that is under way: requests are taken again.
+func (s *scheduler) answer(e front.Event) {
+	t := s.settling
 	s.settling = nil
+	s.r.tellShut()
+	t.events <- e
 }
 
 // touched is what keeps the engine from being quiet.
@@ -96,8 +104,7 @@ func (s *scheduler) settled() {
 
 // wasReset tells the caller.
 func (s *scheduler) wasReset() {
-	s.settling.events <- front.Event{Result: &front.Result{Reason: string(front.Reset), Pool: s.stats()}}
-	s.settling = nil
+	s.answer(front.Event{Result: &front.Result{Reason: string(front.Reset), Pool: s.stats()}})
 }
 
 // leave has all ranks turn, and tells the caller.
@@ -115,8 +122,7 @@ func (s *scheduler) leave() error {
 	clear(s.away)
 	clear(s.resumes)
 	err = s.r.turn(turn)
-	s.settling.events <- front.Event{Result: &front.Result{Reason: string(turn.Role)}}
-	s.settling = nil
+	s.answer(front.Event{Result: &front.Result{Reason: string(turn.Role)}})
 	return err
 }
 

@@ -76,6 +76,7 @@ func TestResetWaits(t *testing.T) {
 		w.mu.Unlock()
 	}
 	reset(dst, `import "b" may still be written`)
+	tells(t, dst, "") // one that gave up stands in nobody's way
 	both := []*engine.Rank{src, dst}
 	var waiting []<-chan front.Event
 	for _, r := range both {
@@ -90,6 +91,7 @@ func TestResetWaits(t *testing.T) {
 		if _, _, err := ask(t, r, front.Request{Mode: front.Reset}); !errors.Is(err, front.ErrBusy) {
 			t.Errorf("a second reset: %v", err)
 		}
+		tells(t, r, "handoff.draining")
 		if len(ev) > 0 {
 			t.Error("it did not wait")
 		}
@@ -99,6 +101,7 @@ func TestResetWaits(t *testing.T) {
 		if _, res, err := drainResult(ev); err != nil || res.Pool.FreeBlocks != 24 || res.Pool.FreeSlots != 4 {
 			t.Errorf("%d: %+v %v", i, res, err)
 		}
+		tells(t, both[i], "")
 	}
 	if got, _ := handOff(t, src, dst, "c", tokens); !slices.Equal(got, reference(t, config(m, "x", 1), tokens, newTokens)) {
 		t.Errorf("after the resets: %v", got)

@@ -66,7 +66,7 @@ func (r *Rank) closed() string {
 func (r *Rank) tellShut() {
 	name := ""
 	switch {
-	case r.life.Intake() != nil:
+	case r.life.Intake() != nil, r.sched != nil && r.sched.settling != nil:
 		name = errs.Name(handoff.ErrDraining)
 	case r.sched != nil && r.session != nil && (r.down != "" || r.sched.missing() != ""):
 		name = errs.Name(handoff.ErrPeer)
