@@ -43,6 +43,16 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// resetFails asks for a reset that says what it waits for, and stands in nobody's way afterwards.
+func resetFails(t *testing.T, r *engine.Rank, says string) {
+	t.Helper()
+	_, _, err := ask(t, r, front.Request{Mode: front.Reset, DeadlineMS: 1})
+	if !errors.Is(err, engine.ErrTouched) || !strings.Contains(err.Error(), says) {
+		t.Fatalf("%v, want it to say: %s", err, says)
+	}
+	tells(t, r, "")
+}
+
 // A reset frees nothing that an importer may still read or a copy may still write: it says
 // what that is, and goes through once it is over.
 func TestResetWaits(t *testing.T) {
@@ -54,14 +64,7 @@ func TestResetWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reset := func(r *engine.Rank, says string) {
-		t.Helper()
-		_, _, err := ask(t, r, front.Request{Mode: front.Reset, DeadlineMS: 1})
-		if !errors.Is(err, engine.ErrTouched) || !strings.Contains(err.Error(), says) {
-			t.Fatalf("%v, want it to say: %s", err, says)
-		}
-	}
-	reset(src, `export "a" is held for importers`)
+	resetFails(t, src, `export "a" is held for importers`)
 	w.mu.Lock()
 	w.hold = true
 	w.mu.Unlock()
@@ -75,8 +78,7 @@ func TestResetWaits(t *testing.T) {
 		reserved = len(w.held) == 1
 		w.mu.Unlock()
 	}
-	reset(dst, `import "b" may still be written`)
-	tells(t, dst, "") // one that gave up stands in nobody's way
+	resetFails(t, dst, `import "b" may still be written`)
 	both := []*engine.Rank{src, dst}
 	var waiting []<-chan front.Event
 	for _, r := range both {
