@@ -58,9 +58,9 @@ class Bounds:
         self.blocks = min((s.items for s in shards if paging[s.state] == Paging.BLOCK), default=None)
         self.slots = min((s.items for s in shards if paging[s.state] == Paging.REQUEST), default=None)
 
-    def pinned(self, what: str, blocks: Sequence[int], slot: int, tokens: int | None) -> None:
-        """Raises EngineFault for a block or a slot that is not there or comes twice, and for blocks
-        that so many tokens do not reach (None: others precede these)."""
+    def pinned(self, what: str, blocks: Sequence[int], slot: int, computed: int, tokens: int) -> None:
+        """Raises EngineFault for a block or a slot that is not there or comes twice, and for fewer
+        blocks than what is computed fills, or more than tokens do."""
         if self.slots is not None and slot >= self.slots:
             raise EngineFault(f"{what}: slot {slot}: there are {self.slots}, from 0")
         if self.blocks is None:  # nothing lies in blocks
@@ -72,5 +72,6 @@ class Bounds:
             if b in seen:
                 raise EngineFault(f"{what}: block {b} is named twice")
             seen.add(b)
-        if tokens is not None and len(blocks) != -(-tokens // self.block_tokens):
-            raise EngineFault(f"{what}: {len(blocks)} blocks for {tokens} tokens: want {-(-tokens // self.block_tokens)}")
+        least, most = -(-computed // self.block_tokens), -(-tokens // self.block_tokens)
+        if not least <= len(blocks) <= most:
+            raise EngineFault(f"{what}: {len(blocks)} blocks for {computed} computed tokens of {tokens}: want {least} to {most}")

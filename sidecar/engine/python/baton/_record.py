@@ -10,10 +10,10 @@ in the next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from . import _wire, words
-from .errors import Bound, EngineFault, UnknownLabel
+from .errors import Bound, EngineFault, UnknownLabel, WrongWeights
 from .words import Decision, DecisionKind
 
 MAX_PINS = _wire.MAX_PINS
@@ -28,6 +28,16 @@ class Awaited:
     id: words.HandoffID
     key: bytes
     deadline: float  # when OnDown.FAIL gives it up, if no sidecar is there
+
+
+@dataclass(frozen=True)
+class Growing:
+    """An export whose parts leave. What a part may not change is that of the first."""
+
+    weights: int
+    salt: words.Salt
+    parts: int = 0  # that were exported
+    blocks: tuple[int, ...] = ()  # that they named
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Gap(EngineFault):
 class Record:
     def __init__(self, weights: int = 0) -> None:
         self.pins: set[str] = set()  # exports that are held
-        self.growing: dict[str, int] = {}  # of them, those whose parts leave: how many did
+        self.growing: dict[str, Growing] = {}  # of them, those whose parts leave
         self.announced: set[str] = set()  # and neither exported nor refused
         self.imports: dict[str, Awaited] = {}
         self.log: list[Decision] = []  # held and not settled, or not taken; without gaps
@@ -98,27 +108,39 @@ class Record:
         self.pins.add(label)
         return True
 
-    def part(self, label: str, part: int) -> bool:
-        if part != 1:
-            return self._continues(label, part - 1, last=False)
-        self.exports(label)
-        self.growing[label] = 1
-        return True
-
-    def closes(self, label: str, parts: int) -> bool:
-        return self._continues(label, parts, last=True)
-
-    def _continues(self, label: str, parts: int, last: bool) -> bool:
-        said = self.growing.get(label, 0)
-        if said == 0:
+    def part(self, label: str, part: int, blocks: Sequence[int], like: Growing, check: Callable[[Sequence[int]], None]) -> bool:
+        """like has the part's weights and salt; check refuses the blocks of all parts so far."""
+        before = like if part == 1 else self._continues(label, part - 1, like)
+        if before is None:
             return False
-        if said != parts:
-            raise EngineFault(f"export: {said} parts of label {label!r} are exported, and this follows {parts}")
-        if last:
-            del self.growing[label]
-        else:
-            self.growing[label] += 1
+        named = (*before.blocks, *blocks)
+        check(named)
+        if part == 1:
+            self.exports(label)
+        self.growing[label] = Growing(like.weights, like.salt, part, named)
         return True
+
+    def closes(self, label: str, parts: int, blocks: Sequence[int], like: Growing) -> bool:
+        before = self._continues(label, parts, like)
+        if before is None:
+            return False
+        if tuple(blocks[:len(before.blocks)]) != before.blocks:
+            raise EngineFault(f"export of {label!r}: its blocks do not begin with those of its parts: name all, from token 0")
+        del self.growing[label]
+        return True
+
+    def _continues(self, label: str, parts: int, like: Growing) -> Growing | None:
+        """What follows so many parts of a label; None: it has ended."""
+        said = self.growing.get(label)
+        if said is None:
+            return None
+        if said.parts != parts:
+            raise EngineFault(f"export: {said.parts} parts of label {label!r} are exported, and this follows {parts}")
+        if said.weights != like.weights:
+            raise WrongWeights(f"export: the first part of {label!r} is of epoch {said.weights}, and this of {like.weights}")
+        if said.salt != like.salt:
+            raise EngineFault(f"export: the first part of {label!r} has another salt than this")
+        return said
 
     def releases(self, label: str) -> bool:
         self.announced.discard(label)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
 from . import _check, _wire, words
@@ -13,7 +13,7 @@ from ._blocks import BlockEvent, Blocks
 from ._driver import Driver
 from ._fences import Fences
 from ._place import place
-from ._record import DEFAULT_DEADLINE
+from ._record import DEFAULT_DEADLINE, Growing
 from .errors import AttachRefused, Bound, EngineFault, Error
 from .shard import Shard
 from .words import Capacity, Decision, Event, Manifest, Model, OnDown, Reach, Resume, Salt, Scheduler, WeightsPolicy
@@ -150,15 +150,20 @@ class Client:
         tokens how many of the prompt have state, position that of the per-request state
         (tokens, if left out). resume is rank 0's. copies imports may consume it. max_hold is in
         seconds; 0: the sidecar's lease. weights_epoch is the engine's at the request's first
-        token (the newest applied, if left out). parts closes so many export_part() of the label.
+        token (the newest applied, if left out). parts closes so many export_part() of the label,
+        whose blocks are the first of blocks.
 
         The work that wrote the state has ended: the stream is synchronised. Or stream is where it
         was queued, a torch.cuda.Stream: an event is recorded there, and the state is read when
         poll() has seen it pass. Or fence is the engine's own number of the step: see fenced().
         """
-        self._pin(_wire.export, (lambda r: r.closes(label, parts)) if parts else (lambda r: r.exports(label)), stream, fence, dict(
+        fields: dict[str, Any] = dict(
             label=label, blocks=_wire.blocks(blocks), tokens=tokens, slot=slot, position=tokens if position is None else position, resume=resume,
-            copies=copies, max_hold=max_hold, weights_epoch=weights_epoch, salt=salt, parts=parts))
+            copies=copies, max_hold=max_hold, weights_epoch=weights_epoch, salt=salt, parts=parts)
+        self._ready(_wire.export, fields)
+        self._bounds.pinned(f"export of {label!r}", fields["blocks"], slot, tokens, tokens)
+        self._pin(_wire.export, (lambda r: r.closes(label, parts, fields["blocks"], _like(fields))) if parts else (lambda r: r.exports(label)),
+                  stream, fence, fields)
 
     def export_part(
         self,
@@ -178,11 +183,15 @@ class Client:
         from 1 in order; export(parts=n) closes them, release() gives them up.
 
         blocks are those behind the ones that earlier parts named; tokens is of the whole prompt;
-        reach what is computed, and only grows. What continues a label that has ended is dropped.
+        reach what is computed, and only grows. weights_epoch and salt are the same in all parts.
+        What continues a label that has ended is dropped.
         """
-        self._pin(_wire.export_part, lambda r: r.part(label, part), stream, fence, dict(
+        fields: dict[str, Any] = dict(
             label=label, part=part, blocks=_wire.blocks(blocks), tokens=tokens, reach=reach, position=tokens if position is None else position,
-            weights_epoch=weights_epoch, salt=salt))
+            weights_epoch=weights_epoch, salt=salt)
+        self._ready(_wire.export_part, fields)
+        self._pin(_wire.export_part, lambda r: r.part(label, part, fields["blocks"], _like(fields), lambda named: self._bounds.pinned(
+            f"export of {label!r}", named, -1, reach.ahead, tokens)), stream, fence, fields)
 
     def release(self, label: str) -> None:
         """Gives up an exported or announced hand-off; its memory comes back by FREE. Rank 0."""
@@ -315,13 +324,14 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pin(self, encode: Callable[[dict[str, Any]], Any], record: Callable[[Any], bool], stream: Any, fence: int, fields: dict[str, Any]) -> None:
+    def _ready(self, encode: Callable[[dict[str, Any]], Any], fields: dict[str, Any]) -> None:
+        """Refuses what is out of bounds, before an event is recorded."""
         if fields["weights_epoch"] is None:
             fields["weights_epoch"] = self._driver.record.weights
         fields["fence"] = 0
-        encode(fields)  # what is out of bounds is refused before an event is recorded
-        whole = "part" not in fields and not fields["parts"]
-        self._bounds.pinned(f"export of {fields['label']!r}", fields["blocks"], fields.get("slot", -1), fields["tokens"] if whole else None)
+        encode(fields)
+
+    def _pin(self, encode: Callable[[dict[str, Any]], Any], record: Callable[[Any], bool], stream: Any, fence: int, fields: dict[str, Any]) -> None:
         fields["fence"] = self._fences.of(stream, fence)
         self._send(encode(fields), record)
 
@@ -334,3 +344,9 @@ class Client:
         if message.ByteSize() > _wire.MAX_MESSAGE:
             raise Bound("message: too large")
         self._driver.send(message, record, imports)
+
+
+def _like(fields: dict[str, Any]) -> Growing:
+    """What the parts of one export have alike."""
+    salt = fields["salt"] or Salt()
+    return Growing(fields["weights_epoch"], replace(salt, media=salt.media or bytes(32)))

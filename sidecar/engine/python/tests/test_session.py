@@ -206,7 +206,7 @@ class Sessions(unittest.TestCase):
         with self.assertRaises(baton.EngineFault):
             client.export_part("p", 3, [1], 8, reach)
         client.export_part("p", 2, [2], 8, baton.Reach(8, 8))
-        client.export("p", [], 8, parts=2)
+        client.export("p", [1, 2], 8, parts=2)
         client.export_part("unknown", 2, [2], 8, reach)  # of one that has ended: dropped
         client.export("q", [1], 1)
         for label in ("p", "q", ""):
@@ -224,6 +224,23 @@ class Sessions(unittest.TestCase):
         client.import_("i", MANIFEST, [1])  # the same one is under way
         with self.assertRaises(baton.UnknownLabel):
             client.import_("i", baton.Manifest(MANIFEST.id, bytes(16), "l", 1, 1, 0, 4, baton.Resume()), [1])
+
+    def test_parts_of_one_export_fit_together(self):
+        client, s, _ = self.attach()
+        half, all_ = baton.Reach(4, 4), baton.Reach(8, 8)
+        part, closes = dict(label="p", part=2, blocks=[2], tokens=8, reach=all_), dict(label="p", blocks=[1, 2], tokens=8, parts=1)
+        client.export_part("p", 1, [1], 8, half)
+        for wrong, error in ((dict(blocks=[1]), baton.EngineFault), (dict(blocks=[]), baton.EngineFault), (dict(blocks=[2, 3]), baton.EngineFault),
+                             (dict(weights_epoch=7), baton.WrongWeights), (dict(salt=baton.Salt(lora="l")), baton.EngineFault)):
+            with self.assertRaises(error, msg=wrong):
+                client.export_part(**{**part, **wrong})
+        for wrong, error in ((dict(blocks=[2, 1]), baton.EngineFault), (dict(blocks=[]), baton.EngineFault), (dict(weights_epoch=7), baton.WrongWeights),
+                             (dict(salt=baton.Salt(namespace="n")), baton.EngineFault)):
+            with self.assertRaises(error, msg=wrong):
+                client.export(**{**closes, **wrong})
+        client.export_part(**part, salt=baton.Salt(media=bytes(32)))  # is none
+        client.export(**{**closes, "parts": 2})
+        self.assertEqual([(s.next(k).label) for k in ("export_part", "export_part", "export")], ["p"] * 3)
 
     def test_what_is_not_there_is_not_exported(self):
         client, s, _ = self.attach()
