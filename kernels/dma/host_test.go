@@ -223,6 +223,7 @@ func TestSlowPin(t *testing.T) {
 		return err
 	}
 	held, release := m.f.HoldPins()
+	defer release() // else what follows a failure waits for ever
 	ends := make(chan error, 3)
 	for range 3 {
 		go func() { ends <- fromHost(t.Context()) }()
