@@ -44,10 +44,13 @@ func (c *Cache) Read(r *Reader) (handoff.BlockEvent, bool) {
 	return c.changes[r.next-1-c.first], true
 }
 
+// Ready says that Prepare has nothing to do.
+func (r *Reader) Ready() bool { return len(r.list) == 0 }
+
 // Prepare makes ready what r is to read of a snapshot, which takes long for many blocks. It
 // touches no Cache: who locks one calls it between two Reads without, and nobody waits.
 func (r *Reader) Prepare() {
-	if len(r.list) == 0 {
+	if r.Ready() {
 		return
 	}
 	r.rest, r.list = runs(r.list), nil

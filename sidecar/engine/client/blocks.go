@@ -18,25 +18,26 @@ const (
 
 // telling is what the sidecar is told of the engine's prefix cache. Client.mu guards it.
 type telling struct {
-	cache  *blocks.Cache // nil: the engine tells none
-	on     bool          // the sidecar asked
-	reader blocks.Reader // of the sidecar
-	queued int           // messages in the session's queue
+	cache  *blocks.Cache  // nil: the engine tells none
+	on     bool           // the sidecar asked
+	reader *blocks.Reader // of the sidecar; another one for each time that it asks
+	making *blocks.Reader // is made ready by a goroutine, which has it alone meanwhile
+	queued int            // messages in the session's queue
 }
 
 func newTelling(a handoff.Attach) telling {
 	if !a.TellsBlocks {
 		return telling{}
 	}
-	return telling{cache: blocks.New(a.Capacity.Blocks)}
+	return telling{cache: blocks.New(a.Capacity.Blocks), reader: &blocks.Reader{}}
 }
 
 // hush begins a session: its sidecar has not asked.
-func (t *telling) hush() { *t = telling{cache: t.cache} }
+func (t *telling) hush() { *t = telling{cache: t.cache, reader: &blocks.Reader{}} }
 
 // asked takes the sidecar's wish. Caller holds mu.
 func (c *Client) asked(m handoff.TellBlocks) {
-	c.telling.on, c.telling.reader = m.On && c.telling.cache != nil, blocks.Reader{}
+	c.telling.on, c.telling.reader = m.On && c.telling.cache != nil, &blocks.Reader{}
 	c.tell()
 }
 
@@ -67,10 +68,14 @@ func (c *Client) changed(m handoff.BlockEvents) error {
 // tell queues what the sidecar has not heard, as far as the queue is its own. Caller holds mu.
 func (c *Client) tell() {
 	t := &c.telling
-	for t.on && c.ses != nil && t.queued < tellAhead {
+	for t.on && c.ses != nil && t.queued < tellAhead && t.making != t.reader {
+		if !t.reader.Ready() {
+			c.prepare(t.reader)
+			return
+		}
 		var m handoff.BlockEvents
-		for weight := 0; weight < tellWeight && len(m.Events) < codec.MaxEvents; {
-			e, ok := t.cache.Read(&t.reader)
+		for weight := 0; weight < tellWeight && len(m.Events) < codec.MaxEvents && t.reader.Ready(); {
+			e, ok := t.cache.Read(t.reader)
 			if !ok {
 				break
 			}
@@ -90,6 +95,21 @@ func (c *Client) tell() {
 		}
 		t.queued++
 	}
+}
+
+// prepare makes r ready aside, as a large cache takes a second or more, for which an engine's
+// step is not to wait; then tell goes on. Caller holds mu.
+func (c *Client) prepare(r *blocks.Reader) {
+	c.telling.making = r
+	c.wg.Go(func() {
+		r.Prepare()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.telling.making == r {
+			c.telling.making = nil
+			c.tell()
+		}
+	})
 }
 
 // told says that a message of block events went out on s.

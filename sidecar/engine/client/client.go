@@ -117,6 +117,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	s, err := c.attach(ctx)
 	if err != nil {
 		c.end()
+		c.wg.Wait()
 		c.letGo()
 		return nil, err
 	}
