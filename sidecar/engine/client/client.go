@@ -254,8 +254,8 @@ func (c *Client) ring() {
 }
 
 // Send queues m and never blocks; m's slices may be reused. ErrBound refuses m alone, and
-// so do ErrEngine, ErrWeights and ErrUnknown for what the engine may not say: blocks and slots
-// that its shards have not among it.
+// so do ErrEngine, ErrWeights, ErrPosition and ErrUnknown for what the engine may not say:
+// blocks and slots that its shards have not among it, and parts that do not fit together.
 //
 // While no sidecar is there, nothing is lost that matters: an Export is stated when the
 // client attaches again, and freed in the group's order; Applied and Fenced are stated as

@@ -9,10 +9,17 @@ import (
 
 // growing is an export whose parts leave. What a part may not change is that of the first.
 type growing struct {
-	parts   uint32  // that were exported
-	blocks  []int32 // that they named
-	weights uint64
-	salt    handoff.Salt
+	parts  uint32        // that were exported
+	blocks []int32       // that they named
+	reach  handoff.Reach // of the last
+	alike
+}
+
+// alike is what all parts of an export have.
+type alike struct {
+	tokens, position int32
+	weights          uint64
+	salt             handoff.Salt
 }
 
 // exports takes an export of all of a prompt.
@@ -51,27 +58,30 @@ func (r *record) pin(label string) {
 
 // grows takes a part.
 func (r *record) grows(e handoff.ExportPart) (told bool, err error) {
-	g := growing{weights: e.WeightsEpoch, salt: e.Salt}
+	g := growing{alike: alike{e.Tokens, e.Position, e.WeightsEpoch, e.Salt}}
 	if e.Part == 1 {
 		err = r.free(e.Label)
 	} else {
-		g, told, err = r.continues(e.Label, e.Part-1, e.WeightsEpoch, e.Salt)
+		g, told, err = r.continues(e.Label, e.Part-1, g.alike)
 	}
 	if told || err != nil {
 		return told, err
+	}
+	if !e.Reach.Within(e.Tokens) || !e.Reach.Follows(g.reach) {
+		return false, fmt.Errorf("%w: part %d of label %q reaches %+v of %d tokens, after %+v", handoff.ErrEngine, e.Part, e.Label, e.Reach, e.Tokens, g.reach)
 	}
 	if err := r.bounds.Export(e.Label, g.blocks, e.Blocks, -1, e.Reach.Ahead, e.Tokens); err != nil {
 		return false, err
 	}
 	r.pin(e.Label)
-	g.parts, g.blocks = e.Part, append(g.blocks, e.Blocks...)
+	g.parts, g.blocks, g.reach = e.Part, append(g.blocks, e.Blocks...), e.Reach
 	r.growing[e.Label] = g
 	return false, nil
 }
 
 // closes takes the export that closes the parts of its label.
 func (r *record) closes(e handoff.Export) (told bool, err error) {
-	g, told, err := r.continues(e.Label, e.Parts, e.WeightsEpoch, e.Salt)
+	g, told, err := r.continues(e.Label, e.Parts, alike{e.Tokens, e.Position, e.WeightsEpoch, e.Salt})
 	if told || err != nil {
 		return told, err
 	}
@@ -87,15 +97,18 @@ func (r *record) closes(e handoff.Export) (told bool, err error) {
 
 // continues is what follows so many parts of a label. What continues an export that is over
 // is not said: the engine hears, or heard, how it ended.
-func (r *record) continues(label string, parts uint32, weights uint64, salt handoff.Salt) (g growing, told bool, err error) {
+func (r *record) continues(label string, parts uint32, as alike) (g growing, told bool, err error) {
 	switch g = r.growing[label]; {
 	case g.parts == 0:
 		return g, true, nil
 	case g.parts != parts:
 		err = fmt.Errorf("%w: %d parts of label %q are exported, and this follows %d", handoff.ErrEngine, g.parts, label, parts)
-	case g.weights != weights:
-		err = fmt.Errorf("%w: the first part of %q is of epoch %d, and this of %d", handoff.ErrWeights, label, g.weights, weights)
-	case g.salt != salt:
+	case g.tokens != as.tokens || g.position != as.position:
+		err = fmt.Errorf("%w: the first part of %q is of %d tokens at position %d, and this of %d at %d", handoff.ErrPosition, label,
+			g.tokens, g.position, as.tokens, as.position)
+	case g.weights != as.weights:
+		err = fmt.Errorf("%w: the first part of %q is of epoch %d, and this of %d", handoff.ErrWeights, label, g.weights, as.weights)
+	case g.salt != as.salt:
 		err = fmt.Errorf("%w: the first part of %q has another salt than this", handoff.ErrEngine, label)
 	}
 	return g, false, err

@@ -9,11 +9,11 @@ in the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Sequence
 
 from . import _wire, words
-from .errors import Bound, EngineFault, UnknownLabel, WrongWeights
+from .errors import Bound, EngineFault, UnknownLabel, WrongPosition, WrongWeights
 from .words import Decision, DecisionKind
 
 MAX_PINS = _wire.MAX_PINS
@@ -34,10 +34,13 @@ class Awaited:
 class Growing:
     """An export whose parts leave. What a part may not change is that of the first."""
 
+    tokens: int
+    position: int
     weights: int
     salt: words.Salt
     parts: int = 0  # that were exported
     blocks: tuple[int, ...] = ()  # that they named
+    reach: words.Reach = words.Reach(0, 0)  # of the last
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,15 @@ class Statement:
 
 class Gap(EngineFault):
     """Decisions did not come in order: another session brings them."""
+
+
+def _within(r: words.Reach, tokens: int) -> bool:
+    return 0 <= r.tokens <= r.ahead <= tokens and r.layers >= 0 and (r.layers == 0) == (r.ahead == r.tokens)
+
+
+def _follows(r: words.Reach, before: words.Reach) -> bool:
+    """More layers of the same tokens, or all of those and more."""
+    return r.tokens >= before.ahead or (r.tokens, r.ahead) == (before.tokens, before.ahead) and r.layers >= before.layers
 
 
 class Record:
@@ -108,16 +120,18 @@ class Record:
         self.pins.add(label)
         return True
 
-    def part(self, label: str, part: int, blocks: Sequence[int], like: Growing, check: Callable[[Sequence[int]], None]) -> bool:
-        """like has the part's weights and salt; check refuses the blocks of all parts so far."""
+    def part(self, label: str, part: int, blocks: Sequence[int], reach: words.Reach, like: Growing, check: Callable[[Sequence[int]], None]) -> bool:
+        """like has what is alike in all parts; check refuses the blocks of all so far."""
         before = like if part == 1 else self._continues(label, part - 1, like)
         if before is None:
             return False
+        if not _within(reach, like.tokens) or not _follows(reach, before.reach):
+            raise EngineFault(f"export: part {part} of label {label!r} has {reach} of {like.tokens} tokens, after {before.reach}")
         named = (*before.blocks, *blocks)
         check(named)
         if part == 1:
             self.exports(label)
-        self.growing[label] = Growing(like.weights, like.salt, part, named)
+        self.growing[label] = replace(like, parts=part, blocks=named, reach=reach)
         return True
 
     def closes(self, label: str, parts: int, blocks: Sequence[int], like: Growing) -> bool:
@@ -136,6 +150,9 @@ class Record:
             return None
         if said.parts != parts:
             raise EngineFault(f"export: {said.parts} parts of label {label!r} are exported, and this follows {parts}")
+        if (said.tokens, said.position) != (like.tokens, like.position):
+            raise WrongPosition(f"export: the first part of {label!r} is of {said.tokens} tokens at position {said.position}, "
+                                f"and this of {like.tokens} at {like.position}")
         if said.weights != like.weights:
             raise WrongWeights(f"export: the first part of {label!r} is of epoch {said.weights}, and this of {like.weights}")
         if said.salt != like.salt:

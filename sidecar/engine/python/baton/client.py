@@ -183,14 +183,15 @@ class Client:
         from 1 in order; export(parts=n) closes them, release() gives them up.
 
         blocks are those behind the ones that earlier parts named; tokens is of the whole prompt;
-        reach what is computed, and only grows. weights_epoch and salt are the same in all parts.
+        reach what is computed, and only grows. tokens, position, weights_epoch and salt are those of
+        the first part, also where export() closes them.
         What continues a label that has ended is dropped.
         """
         fields: dict[str, Any] = dict(
             label=label, part=part, blocks=_wire.blocks(blocks), tokens=tokens, reach=reach, position=tokens if position is None else position,
             weights_epoch=weights_epoch, salt=salt)
         self._ready(_wire.export_part, fields)
-        self._pin(_wire.export_part, lambda r: r.part(label, part, fields["blocks"], _like(fields), lambda named: self._bounds.pinned(
+        self._pin(_wire.export_part, lambda r: r.part(label, part, fields["blocks"], reach, _like(fields), lambda named: self._bounds.pinned(
             f"export of {label!r}", named, -1, reach.ahead, tokens)), stream, fence, fields)
 
     def release(self, label: str) -> None:
@@ -349,4 +350,4 @@ class Client:
 def _like(fields: dict[str, Any]) -> Growing:
     """What the parts of one export have alike."""
     salt = fields["salt"] or Salt()
-    return Growing(fields["weights_epoch"], replace(salt, media=salt.media or bytes(32)))
+    return Growing(fields["tokens"], fields["position"], fields["weights_epoch"], replace(salt, media=salt.media or bytes(32)))

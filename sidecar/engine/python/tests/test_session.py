@@ -231,11 +231,13 @@ class Sessions(unittest.TestCase):
         part, closes = dict(label="p", part=2, blocks=[2], tokens=8, reach=all_), dict(label="p", blocks=[1, 2], tokens=8, parts=1)
         client.export_part("p", 1, [1], 8, half)
         for wrong, error in ((dict(blocks=[1]), baton.EngineFault), (dict(blocks=[]), baton.EngineFault), (dict(blocks=[2, 3]), baton.EngineFault),
+                             (dict(reach=baton.Reach(0, 8, 1)), baton.EngineFault), (dict(reach=baton.Reach(9, 9)), baton.EngineFault),
+                             (dict(reach=baton.Reach(4, 8)), baton.EngineFault), (dict(tokens=7, reach=baton.Reach(7, 7)), baton.WrongPosition),
                              (dict(weights_epoch=7), baton.WrongWeights), (dict(salt=baton.Salt(lora="l")), baton.EngineFault)):
             with self.assertRaises(error, msg=wrong):
                 client.export_part(**{**part, **wrong})
         for wrong, error in ((dict(blocks=[2, 1]), baton.EngineFault), (dict(blocks=[]), baton.EngineFault), (dict(weights_epoch=7), baton.WrongWeights),
-                             (dict(salt=baton.Salt(namespace="n")), baton.EngineFault)):
+                             (dict(tokens=7), baton.WrongPosition), (dict(salt=baton.Salt(namespace="n")), baton.EngineFault)):
             with self.assertRaises(error, msg=wrong):
                 client.export(**{**closes, **wrong})
         client.export_part(**part, salt=baton.Salt(media=bytes(32)))  # is none
