@@ -54,8 +54,8 @@ func frontend(t *testing.T, mode, shards string, change ...func(*dev.Options)) *
 	return deploy(t, shards, "hybrid", change...).front(python, mode)
 }
 
-// front starts a frontend, which ends with the test.
-func (d *deployment) front(python, mode string) *fronted {
+// front starts a frontend, which ends with the test; env is beside that of a deployment without servers.
+func (d *deployment) front(python, mode string, env ...string) *fronted {
 	t, f := d.t, &fronted{deployment: d}
 	addr := freeAddr(t)
 	f.url = "http://" + addr + "/v1/"
@@ -63,6 +63,7 @@ func (d *deployment) front(python, mode string) *fronted {
 	cmd := exec.Command(python, "-m", "dynamo.frontend", "--http-host", host, "--http-port", port, "--router-mode", mode)
 	cmd.Env = append(os.Environ(), "DYN_DISCOVERY_BACKEND=file", "DYN_FILE_KV="+f.folder, "DYN_REQUEST_PLANE=tcp", "DYN_EVENT_PLANE=zmq",
 		"DYN_LOG=error", "DYN_TCP_RPC_HOST=127.0.0.1", "HF_HUB_OFFLINE=1", "HOME="+t.TempDir())
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr, cmd.Stdout = f.log, f.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -114,13 +114,16 @@ func (a *Adapter) start(group string) error {
 	a.id = NewID()
 	for name, h := range map[string]plane.Handler{"handoff": a.handoff, "reshard": a.reshard, "status": a.status} {
 		e := a.cfg.Endpoint(name)
-		r, err := directory.NewInstance(e, a.id, addr, a.cfg.Codec).Record()
+		i := directory.NewInstance(e, a.id, addr, a.cfg.Codec)
+		r, err := i.Record()
 		if err != nil {
 			return err
 		}
-		server.Handle(directory.Path(e, a.id), func(ctx context.Context, c plane.Call, out *plane.Stream) error {
+		if err := server.Handle(i.Path(), func(ctx context.Context, c plane.Call, out *plane.Stream) error {
 			return Fault(h(ctx, c, out))
-		})
+		}); err != nil {
+			return err
+		}
 		a.fixed = append(a.fixed, r)
 	}
 	if err := a.tellEvents(); err != nil {

@@ -161,6 +161,7 @@ func TestSectionFaults(t *testing.T) {
 	for in, want := range map[string]string{
 		"{}": "namespace", "namespace: dynamo": "etcd: etcd config: endpoints", "namespace: d\ndiscovery: mem": "want etcd or file",
 		"namespace: d\ndiscovery: file\nfolder: /x\nlisten: host:1": "listen: ", "namespace: d\ndiscovery: file\nfolder: /x\nlisten: 0.0.0.0:1": "advertise: ",
+		"namespace: d\ndiscovery: file\nfolder: /x\nrequest-plane: http": "want tcp or nats", "namespace: d\ndiscovery: file\nfolder: /x\nrequest-plane: nats": "want nats.urls",
 		"namespace: d\nfolder: /x\netcd: {endpoints: ['http://a:1']}": "folder: ", "namespace: d\ndiscovery: file\nfolder: /x\nadvertise: a": "advertise: ",
 	} {
 		if _, err := ParseConfig([]byte(in)); !errors.Is(err, handoff.ErrSection) || !strings.Contains(fmt.Sprint(err), want) {

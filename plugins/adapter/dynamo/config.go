@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/batonkv/baton/discovery/etcd"
@@ -27,15 +28,16 @@ type Config struct {
 	Component string      `yaml:"component"` // baton
 	Discovery string      `yaml:"discovery"` // etcd or file, as DYN_DISCOVERY_BACKEND
 	Etcd      etcd.Config `yaml:"etcd"`
-	Folder    string      `yaml:"folder"`    // of discovery file, as DYN_FILE_KV
-	Listen    string      `yaml:"listen"`    // ip:port; port 0 is a free one
-	Advertise string      `yaml:"advertise"` // ip that clients dial; that of listen
-	CallHome  []string    `yaml:"call-home"` // networks whose addresses callers may name
-	Calls     int         `yaml:"calls"`     // at once
-	Waiting   int         `yaml:"waiting"`   // of await and watch at once, beside calls
-	Requests  int         `yaml:"requests"`  // MiB that requests hold together
-	Codec     string      `yaml:"codec"`     // msgpack or json
-	NATS      nats.Config `yaml:"nats"`      // of the event plane; without URLs no events are told
+	Folder    string      `yaml:"folder"`        // of discovery file, as DYN_FILE_KV
+	Plane     string      `yaml:"request-plane"` // tcp or nats, as DYN_REQUEST_PLANE
+	Listen    string      `yaml:"listen"`        // ip:port; port 0 is a free one
+	Advertise string      `yaml:"advertise"`     // ip that clients dial; that of listen
+	CallHome  []string    `yaml:"call-home"`     // networks whose addresses callers may name
+	Calls     int         `yaml:"calls"`         // at once
+	Waiting   int         `yaml:"waiting"`       // of await and watch at once, beside calls
+	Requests  int         `yaml:"requests"`      // MiB that requests hold together
+	Codec     string      `yaml:"codec"`         // msgpack or json
+	NATS      nats.Config `yaml:"nats"`          // of the event plane, and of request plane nats; without URLs no events are told
 	KV        KV          `yaml:"kv"`
 
 	homes     []netip.Prefix
@@ -52,7 +54,7 @@ const (
 
 // ParseConfig reads and checks a section: handoff.ErrSection names every fault.
 func ParseConfig(section []byte) (Config, error) {
-	c := Config{Component: "baton", Discovery: "etcd", Listen: "127.0.0.1:0", Calls: 256, Waiting: 1024, Requests: 256, Codec: "msgpack", Etcd: etcd.Default(), NATS: nats.Default()}
+	c := Config{Component: "baton", Discovery: "etcd", Plane: "tcp", Listen: "127.0.0.1:0", Calls: 256, Waiting: 1024, Requests: 256, Codec: "msgpack", Etcd: etcd.Default(), NATS: nats.Default()}
 	d := yaml.NewDecoder(bytes.NewReader(section))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
@@ -110,7 +112,7 @@ func (c *Config) check() (errs []error) {
 	if err := c.NATS.Check(); err != nil {
 		fault("nats: %w", err)
 	}
-	if err := c.checkKV(); err != nil {
+	if err := errors.Join(c.checkKV(), c.checkPlane()); err != nil {
 		errs = append(errs, err)
 	}
 	errs = append(errs, c.bounds()...)
@@ -120,6 +122,16 @@ func (c *Config) check() (errs []error) {
 		c.Codec = codec.String()
 	}
 	return errs
+}
+
+func (c *Config) checkPlane() error {
+	switch {
+	case c.Plane != "tcp" && c.Plane != "nats":
+		return fmt.Errorf("request-plane: %.20q: want tcp or nats, as DYN_REQUEST_PLANE", c.Plane)
+	case c.Plane == "nats" && len(c.NATS.URLs) == 0:
+		return errors.New("request-plane: nats: want nats.urls, or tcp, which needs no server")
+	}
+	return nil
 }
 
 // bounds checks the counts.
@@ -150,13 +162,42 @@ func (c *Config) Open() (b directory.Backend, look time.Duration, err error) {
 	return b, max(c.Etcd.TTL/3, time.Second), err
 }
 
-// Serve starts a server, and gives the ip:port that clients dial.
+// Serve starts a server, and gives the ip:port that clients dial, "" when they call over NATS.
 func (c *Config) Serve(log *slog.Logger) (s *plane.Server, addr string, err error) {
-	s, err = plane.Serve(plane.Config{Listen: c.Listen, Calls: c.Calls, Waiting: c.Waiting, Bytes: int64(c.Requests) << 20, Homes: c.homes, Log: log})
-	if err != nil {
+	p := plane.Config{Listen: c.Listen, Calls: c.Calls, Waiting: c.Waiting, Bytes: int64(c.Requests) << 20, Homes: c.homes, Log: log}
+	if p.NATS, err = c.planeNATS(); err != nil {
 		return nil, "", err
 	}
-	return s, c.Told(s.Addr().Port()).String(), nil
+	if s, err = plane.Serve(p); err == nil && p.NATS == nil {
+		addr = c.Told(s.Addr().Port()).String()
+	}
+	return s, addr, err
+}
+
+// Client is one that calls others over the same request plane. It listens for their answers.
+func (c *Config) Client() (*plane.Client, error) {
+	at := netip.MustParseAddrPort(c.Listen) // check has parsed it
+	nc, err := c.planeNATS()
+	if err != nil {
+		return nil, err
+	}
+	client, err := plane.NewClient(netip.AddrPortFrom(at.Addr(), 0).String(), plane.OverNATS(nc, c.advertise))
+	if err != nil && nc != nil {
+		nc.Close()
+	}
+	return client, err
+}
+
+// planeNATS connects for calls over NATS; nil when they go over TCP.
+func (c *Config) planeNATS() (*natsgo.Conn, error) {
+	if c.Plane != "nats" {
+		return nil, nil
+	}
+	nc, err := c.NATS.Connect()
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	return nc, nil
 }
 
 // Told is where others of the deployment dial a port of this process.
@@ -165,9 +206,3 @@ func (c *Config) Told(port uint16) netip.AddrPort { return netip.AddrPortFrom(c.
 // NewID is an instance id: below 2^53, so that JSON readers that round do not make another
 // of it.
 func NewID() uint64 { return rand.Uint64()>>11 | 1 }
-
-// Answers is the ip:port at which a client of this process waits for workers.
-func (c *Config) Answers() string {
-	at := netip.MustParseAddrPort(c.Listen) // check has parsed it
-	return netip.AddrPortFrom(at.Addr(), 0).String()
-}

@@ -139,7 +139,8 @@ func TestWheelCarriesMuch(t *testing.T) {
 	a, _ := join(t, etcdSection(e.Endpoint(), ""))
 	const size = 8 << 20
 	name := a.cfg.Endpoint("big")
-	a.server.Handle(directory.Path(name, a.id), func(_ context.Context, c plane.Call, out *plane.Stream) error {
+	i := directory.NewInstance(name, a.id, a.server.Addr().String(), "msgpack")
+	handler := func(_ context.Context, c plane.Call, out *plane.Stream) error {
 		var q struct {
 			S string `json:"s"`
 		}
@@ -147,8 +148,11 @@ func TestWheelCarriesMuch(t *testing.T) {
 			return err
 		}
 		return errors.Join(out.Send(q), out.Send(q))
-	})
-	r, err := directory.NewInstance(name, a.id, a.server.Addr().String(), "msgpack").Record()
+	}
+	if err := a.server.Handle(i.Path(), handler); err != nil {
+		t.Fatal(err)
+	}
+	r, err := i.Record()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,11 +226,7 @@ func TestBatonCallsWheel(t *testing.T) {
 		if len(s) == 0 {
 			continue
 		}
-		var i directory.Instance
-		if err := json.Unmarshal(s[0].Value, &i); err != nil {
-			t.Fatal(err)
-		}
-		to.Address, to.Path, _ = i.Called()
+		to.Address, to.Path, _ = instance(t, s[0]).Called()
 		break
 	}
 	c, err := plane.NewClient("127.0.0.1:0")
@@ -255,6 +255,14 @@ func TestBatonCallsWheel(t *testing.T) {
 	if _, err := c.Call(ctx, to, ask{}); !errors.Is(err, handoff.ErrPeer) {
 		t.Errorf("a dead worker: %v", err)
 	}
+}
+
+// instance is one that a record tells of.
+func instance(t *testing.T, r directory.Record) (i directory.Instance) {
+	if err := json.Unmarshal(r.Value, &i); err != nil {
+		t.Fatal(err)
+	}
+	return i
 }
 
 type ask struct {

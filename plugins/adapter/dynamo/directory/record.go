@@ -122,14 +122,17 @@ type Transport struct {
 	NATS string `json:"nats_tcp,omitempty"` // subject
 }
 
-// NewInstance is an endpoint of id, called over TCP at an ip:port.
+// NewInstance is an endpoint of id, called over TCP at an ip:port; without one, over NATS.
 func NewInstance(e Endpoint, id uint64, addr, codec string) Instance {
-	return Instance{Type: "Endpoint", Component: e.Component, Endpoint: e.Name, Namespace: e.Namespace, ID: id,
-		Transport: Transport{TCP: addr + "/" + Path(e, id)}, Device: "cpu", Codec: codec}
+	i := Instance{Type: "Endpoint", Component: e.Component, Endpoint: e.Name, Namespace: e.Namespace, ID: id, Device: "cpu", Codec: codec}
+	hex := strconv.FormatUint(id, 16)
+	if addr == "" {
+		i.Transport.NATS = strings.ReplaceAll(e.Namespace, ".", "_") + "_" + e.Component + "." + e.Name + "-" + hex
+	} else {
+		i.Transport.TCP = addr + "/" + hex + "/" + e.path()
+	}
+	return i
 }
-
-// Path is by which a server of id tells e from its other endpoints.
-func Path(e Endpoint, id uint64) string { return strconv.FormatUint(id, 16) + "/" + e.path() }
 
 // Record is i in the directory.
 func (i Instance) Record() (Record, error) {
@@ -137,10 +140,20 @@ func (i Instance) Record() (Record, error) {
 	return encode(Instances+e.path(), i.ID, i, e.Check())
 }
 
-// Called is the ip:port and the path of an instance that is called over TCP.
+// Called is how an instance is called: over TCP at an ip:port, where path is by which its server
+// tells it from others; over NATS without one, where path is the subject.
 func (i Instance) Called() (addr, path string, ok bool) {
+	if i.Transport.NATS != "" {
+		return "", i.Transport.NATS, true
+	}
 	addr, path, _ = strings.Cut(i.Transport.TCP, "/")
 	return addr, path, addr != ""
+}
+
+// Path is that of Called: a server handles it.
+func (i Instance) Path() string {
+	_, path, _ := i.Called()
+	return path
 }
 
 // Model is a model card: it makes an instance a worker that routers route to.

@@ -17,7 +17,7 @@ func (t *Teller) records(n *told, of directory.Worker) (all []directory.Record, 
 		e := t.cfg.State
 		e.Name = fmt.Sprintf("worker_kv_query_source_%x", n.publisher) // as Dynamo's own are called
 		i := directory.NewInstance(e, t.cfg.ID, t.cfg.Addr, t.cfg.Codec)
-		n.path, target = directory.Path(e, t.cfg.ID), &i
+		n.path, target = i.Path(), &i
 		all, err = put(all, err, i)
 	}
 	all, err = put(all, err, n.sink.Channel(n.publisher))

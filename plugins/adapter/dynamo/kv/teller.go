@@ -30,7 +30,7 @@ type Config struct {
 	Live  bool               // nobody may ask for what was missed
 	Sink  func() (Sink, error)
 	NewID func() uint64
-	// Server serves the recovery endpoints, as instance ID, at Addr.
+	// Server serves the recovery endpoints, as instance ID, at Addr, "" over NATS.
 	Server *plane.Server
 	ID     uint64
 	Addr   string
@@ -280,7 +280,11 @@ func (t *Teller) begin(ctx context.Context, w directory.Worker) (*told, error) {
 		return nil, err
 	}
 	if !t.cfg.Live {
-		t.cfg.Server.Handle(n.path, n.answer)
+		if err := t.cfg.Server.Handle(n.path, n.answer); err != nil {
+			n.stop()
+			n.Close()
+			return nil, err
+		}
 	}
 	t.sources[w] = n
 	t.cfg.Log.Info("tells Dynamo's routers what the cache holds", "worker", fmt.Sprintf("%x", w.ID), "publisher", fmt.Sprintf("%x", n.publisher))
@@ -293,7 +297,7 @@ func (t *Teller) end(w directory.Worker) {
 	delete(t.sources, w)
 	n.stop()
 	if n.path != "" {
-		t.cfg.Server.Handle(n.path, nil)
+		t.cfg.Server.Drop(n.path)
 	}
 	t.before = t.before.plus(n.Sent())
 	t.over.Go(n.Close)

@@ -2,6 +2,7 @@ package plane
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -29,8 +32,8 @@ const (
 
 // Target is an endpoint of one instance.
 type Target struct {
-	Address string // ip:port
-	Path    string
+	Address string // ip:port; "": it is called over NATS
+	Path    string // over NATS the subject
 	Codec   wire.Codec
 }
 
@@ -38,6 +41,8 @@ type Target struct {
 type Client struct {
 	ln     net.Listener
 	home   netip.AddrPort // the zero address: that by which a worker is reached
+	nats   *nats.Conn     // nil: no targets over NATS are called
+	told   netip.Addr     // where workers that are called over NATS answer, when home is the zero address
 	shakes chan struct{}
 	work   sync.WaitGroup
 
@@ -47,14 +52,21 @@ type Client struct {
 	closed  bool
 }
 
+// Option changes a client that is made.
+type Option func(*Client)
+
 // NewClient listens at an ip:port for workers that answer; the unspecified address has each
 // worker answer at the address by which it is reached.
-func NewClient(listen string) (*Client, error) {
+func NewClient(listen string, options ...Option) (*Client, error) {
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for answers of Dynamo's workers: %w", err)
 	}
-	return newClient(ln), nil
+	c := newClient(ln)
+	for _, o := range options {
+		o(c)
+	}
+	return c, nil
 }
 
 func newClient(ln net.Listener) *Client {
@@ -78,6 +90,9 @@ func (c *Client) Close() error {
 	}
 	c.mu.Unlock()
 	c.work.Wait()
+	if c.nats != nil {
+		c.nats.Close()
+	}
 	return err
 }
 
@@ -174,7 +189,11 @@ func (c *Client) Call(ctx context.Context, t Target, body any) (*Answer, error) 
 		return nil, err
 	}
 	defer c.abandon(subject, ch)
-	if err := c.request(ctx, t, id, subject, b); err != nil {
+	request := c.request
+	if t.Address == "" {
+		request = c.requestNATS
+	}
+	if err := request(ctx, t, id, subject, b); err != nil {
 		return nil, err
 	}
 	late, cancel := context.WithTimeout(ctx, homeWithin)
@@ -191,7 +210,7 @@ func (c *Client) Call(ctx context.Context, t Target, body any) (*Answer, error) 
 		}
 		return a, nil
 	case <-late.Done():
-		return nil, fmt.Errorf("%w: the worker at %s took the call and does not answer: %w", handoff.ErrDeadline, t.Address, late.Err())
+		return nil, fmt.Errorf("%w: the worker at %s took the call and does not answer: %w", handoff.ErrDeadline, cmp.Or(t.Address, t.Path), late.Err())
 	}
 }
 
@@ -207,11 +226,7 @@ func (c *Client) request(ctx context.Context, t Target, id, subject string, body
 	if home.Addr().IsUnspecified() {
 		home = netip.AddrPortFrom(conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr(), home.Port())
 	}
-	ctl, err := wire.NewControl(id, t.Codec, home.String(), subject)
-	if err != nil {
-		return err
-	}
-	text, err := wire.JSON.Encode(ctl)
+	text, err := control(id, t.Codec, home, subject)
 	if err != nil {
 		return err
 	}
@@ -244,10 +259,26 @@ func (c *Client) request(ctx context.Context, t Target, id, subject string, body
 		return fmt.Errorf("%w: worker at %s does not acknowledge: %w", handoff.ErrDeadline, t.Address, err)
 	case err != nil:
 		return fmt.Errorf("%w: worker at %s: %w", handoff.ErrPeer, t.Address, err)
+	}
+	return refused(t.Address, answer)
+}
+
+// control is what a request says of itself.
+func control(id string, codec wire.Codec, home netip.AddrPort, subject string) ([]byte, error) {
+	ctl, err := wire.NewControl(id, codec, home.String(), subject)
+	if err != nil {
+		return nil, err
+	}
+	return wire.JSON.Encode(ctl)
+}
+
+// refused is the error of an acknowledgement that is none.
+func refused(at, answer string) error {
+	switch {
 	case strings.HasPrefix(answer, Overloaded):
-		return fmt.Errorf("%w: worker at %s: %s", handoff.ErrCapacity, t.Address, answer)
+		return fmt.Errorf("%w: worker at %s: %s", handoff.ErrCapacity, at, answer)
 	case strings.HasPrefix(answer, Unavailable):
-		return fmt.Errorf("%w: worker at %s: %s", handoff.ErrPeer, t.Address, answer)
+		return fmt.Errorf("%w: worker at %s: %s", handoff.ErrPeer, at, answer)
 	}
 	return nil
 }
@@ -255,140 +286,4 @@ func (c *Client) request(ctx context.Context, t Target, id, subject string, body
 func isTimeout(err error) bool {
 	t, ok := errors.AsType[net.Error](err)
 	return ok && t.Timeout()
-}
-
-// Answer is what comes back from one call. It is one goroutine's.
-type Answer struct {
-	conn    net.Conn
-	r       *bufio.Reader
-	codec   wire.Codec
-	stopped bool
-	over    bool
-	broken  error // of a message that was not read to its end
-}
-
-// read reads a message, for as long as ctx lasts. One that has begun to come when ctx ends is
-// lost, and with it what follows.
-func (a *Answer) read(ctx context.Context, within time.Duration) (t wire.TwoPart, err error) {
-	if a.broken != nil {
-		return t, a.broken
-	}
-	if err := a.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		return t, err
-	}
-	cut := make(chan struct{})
-	unbind := context.AfterFunc(ctx, func() {
-		defer close(cut)
-		_ = a.conn.SetReadDeadline(time.Unix(1, 0))
-	})
-	defer func() {
-		if !unbind() {
-			<-cut // else it may cut the next read
-		}
-	}()
-	if _, err = a.r.Peek(1); err == nil {
-		t, err = wire.ReadTwoPart(a.r)
-		a.broken = err
-	}
-	switch {
-	case err == nil:
-		return t, nil
-	case ctx.Err() != nil:
-		return t, ctx.Err()
-	case isTimeout(err):
-		return t, fmt.Errorf("%w: the worker is silent: %w", handoff.ErrDeadline, err)
-	}
-	return t, err
-}
-
-func (a *Answer) prologue(ctx context.Context) error {
-	t, err := a.read(ctx, homeWithin)
-	if err != nil {
-		return fmt.Errorf("%w: before the answer: %w", handoff.ErrPeer, err)
-	}
-	p, err := wire.DecodePrologue(t)
-	if err == nil && p.Error != nil {
-		err = &wire.Fault{Type: wire.Type{Name: wire.Unavailable}, Message: *p.Error}
-	}
-	return err
-}
-
-// Next reads the next item into v. io.EOF: there is none; a *wire.Fault is the worker's
-// error, handoff.ErrPeer its loss.
-func (a *Answer) Next(ctx context.Context, v any) error {
-	data, err := a.NextBare(ctx)
-	if err != nil {
-		return err
-	}
-	var n wire.Annotated
-	if err := a.codec.Decode(data, &n); err != nil {
-		return err
-	}
-	if n.Event == wire.EventError || n.Error != nil {
-		a.over = true
-		if n.Error == nil {
-			n.Error = &wire.Fault{Type: wire.Type{Name: wire.Unknown}, Message: strings.Join(n.Comment, "; ")}
-		}
-		return n.Error
-	}
-	if len(n.Data) == 0 {
-		return nil
-	}
-	return a.codec.Decode(n.Data, v)
-}
-
-// NextBare reads the next item as it is, for workers that do not annotate theirs.
-func (a *Answer) NextBare(ctx context.Context) (wire.Raw, error) {
-	if a.over {
-		return nil, io.EOF
-	}
-	t, err := a.read(ctx, quietWithin)
-	if a.stopped && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
-		a.over = true
-		return nil, io.EOF // a worker that was stopped ends without a last item
-	}
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // io.EOF says that the answer was whole
-		}
-		if !isTimeout(err) && ctx.Err() == nil {
-			err = fmt.Errorf("%w: the answer ends before its last item: %w", handoff.ErrPeer, err)
-		}
-		return nil, err
-	}
-	if len(t.Header) > 0 {
-		return nil, fmt.Errorf("%w: %.40q where an item is expected", wire.ErrMalformed, t.Header)
-	}
-	var it wire.Item
-	if err := a.codec.Decode(t.Body, &it); err != nil {
-		return nil, err
-	}
-	if !it.Final {
-		return it.Data, nil
-	}
-	a.over = true
-	_, _ = a.read(ctx, lastWithin) // the sentinel; the answer is whole without it
-	return nil, io.EOF
-}
-
-// Stop asks the worker to end its answer; items that are under way still come.
-func (a *Answer) Stop() error {
-	a.stopped = true
-	return a.control(wire.Stop)
-}
-
-func (a *Answer) control(word string) error {
-	if err := a.conn.SetWriteDeadline(time.Now().Add(ackWithin)); err != nil {
-		return err
-	}
-	_, err := a.conn.Write(wire.AppendTwoPart(nil, wire.TwoPart{Header: []byte(word)}))
-	return err
-}
-
-// Close ends the answer; the worker hears of it when that was not over.
-func (a *Answer) Close() {
-	if !a.over {
-		_ = a.control(wire.Kill) // or it learns it from the end of the connection
-	}
-	a.conn.Close()
 }

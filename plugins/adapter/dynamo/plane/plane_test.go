@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -48,8 +49,8 @@ func serve(t *testing.T, cfg Config) *Server {
 	return s
 }
 
-func client(t *testing.T) *Client {
-	c, err := NewClient("127.0.0.1:0")
+func client(t *testing.T, o ...Option) *Client {
+	c, err := NewClient("127.0.0.1:0", o...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,29 @@ func client(t *testing.T) *Client {
 	return c
 }
 
-func target(s *Server, path string, c wire.Codec) Target { return Target{s.Addr().String(), path, c} }
+func target(s *Server, path string, c wire.Codec) Target {
+	if s.cfg.NATS != nil {
+		return Target{"", path, c}
+	}
+	return Target{s.Addr().String(), path, c}
+}
+
+// handle serves path.
+func handle(t *testing.T, s *Server, path string, h Handler) {
+	t.Helper()
+	if err := s.Handle(path, h); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// planes has a test run over TCP and over NATS.
+func planes(t *testing.T, test func(*testing.T, *Server, *Client)) {
+	t.Run("tcp", func(t *testing.T) { test(t, serve(t, Config{}), client(t)) })
+	t.Run("nats", func(t *testing.T) {
+		n := startNATS(t)
+		test(t, serve(t, Config{NATS: n()}), client(t, OverNATS(n(), netip.Addr{})))
+	})
+}
 
 // modes answers as it is asked to.
 func modes(_ context.Context, c Call, out *Stream) error {
@@ -110,9 +133,11 @@ func all(ctx context.Context, c *Client, t Target, body any) (got []reply, err e
 	}
 }
 
-func TestCalls(t *testing.T) {
-	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
-	s.Handle("e", modes)
+func TestCalls(t *testing.T) { planes(t, calls) }
+
+func calls(t *testing.T, s *Server, c *Client) {
+	ctx := ctxOf(t)
+	handle(t, s, "e", modes)
 	for _, codec := range []wire.Codec{wire.JSON, wire.Msgpack} {
 		to := target(s, "e", codec)
 		if got, err := all(ctx, c, to, ask{Mode: "ok"}); err != nil || len(got) != 3 || got[2].N != 2 {
@@ -139,7 +164,7 @@ func TestCalls(t *testing.T) {
 			t.Errorf("%v: %v", codec, err)
 		}
 	}
-	if _, err := c.Call(ctx, target(s, "none", wire.JSON), ask{}); !errors.Is(err, handoff.ErrPeer) || !strings.Contains(err.Error(), "unknown endpoint") {
+	if _, err := c.Call(ctx, target(s, "none", wire.JSON), ask{}); !errors.Is(err, handoff.ErrPeer) || !strings.Contains(err.Error(), "unknown endpoint") && s.cfg.NATS == nil {
 		t.Error(err)
 	}
 	if _, err := all(ctx, c, target(s, "e", wire.JSON), ask{Mode: "big", Size: wire.MaxMessage}); err == nil {
@@ -147,12 +172,14 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-func TestManyCallsAtOnce(t *testing.T) {
-	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
+func TestManyCallsAtOnce(t *testing.T) { planes(t, manyCalls) }
+
+func manyCalls(t *testing.T, s *Server, c *Client) {
+	ctx := ctxOf(t)
 	const many = 200
 	var in sync.WaitGroup // until all run
 	in.Add(many)
-	s.Handle("e", func(ctx context.Context, c Call, out *Stream) error {
+	handle(t, s, "e", func(ctx context.Context, c Call, out *Stream) error {
 		in.Done()
 		in.Wait()
 		return modes(ctx, c, out)
@@ -169,10 +196,12 @@ func TestManyCallsAtOnce(t *testing.T) {
 }
 
 // TestCancel: the handler hears of a stop and of a caller that goes, with the cause.
-func TestCancel(t *testing.T) {
-	s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
+func TestCancel(t *testing.T) { planes(t, cancels) }
+
+func cancels(t *testing.T, s *Server, c *Client) {
+	ctx := ctxOf(t)
 	why := make(chan error, 1)
-	s.Handle("e", func(ctx context.Context, _ Call, out *Stream) error {
+	handle(t, s, "e", func(ctx context.Context, _ Call, out *Stream) error {
 		err := out.Send(reply{})
 		<-ctx.Done()
 		why <- context.Cause(ctx)
@@ -234,7 +263,7 @@ func TestClose(t *testing.T) {
 	for _, hard := range []bool{false, true} {
 		s, c, ctx := serve(t, Config{}), client(t), ctxOf(t)
 		in, out := make(chan struct{}), make(chan struct{})
-		s.Handle("e", func(ctx context.Context, _ Call, st *Stream) error {
+		handle(t, s, "e", func(ctx context.Context, _ Call, st *Stream) error {
 			close(in)
 			select {
 			case <-out:

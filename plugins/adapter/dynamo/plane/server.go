@@ -1,5 +1,6 @@
-// Package plane is Dynamo's request plane over TCP: a server whose endpoints any Dynamo
-// client calls, and a client that calls any Dynamo worker. Bytes are of package wire.
+// Package plane is Dynamo's request plane, over TCP or NATS: a server whose endpoints any
+// Dynamo client calls, and a client that calls any Dynamo worker. Bytes are of package wire.
+// Over NATS the request alone goes; the answer comes by a TCP connection as well.
 //
 // Dynamo bounds little in time: a client whose call was acknowledged waits for ever. Here
 // every wait has an end, on both sides. A server acknowledges each request exactly once and
@@ -19,6 +20,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 )
@@ -50,6 +53,9 @@ const (
 // Config is a server. Zero counts and durations have defaults.
 type Config struct {
 	Listen string // ip:port; port 0 is a free one
+	// NATS, when it is not nil, is where calls arrive instead: a path is a subject there. It is
+	// the server's, which closes it.
+	NATS *nats.Conn
 	// Calls bounds what runs at once, 256; more are refused as Overloaded.
 	Calls int
 	// Waiting bounds those that wait for something to happen (Stream.Wait), 1024: they do not
@@ -62,8 +68,9 @@ type Config struct {
 	Connections int
 	// Longest bounds a call, 10 min.
 	Longest time.Duration
-	// Homes are networks that may be called home, beside the caller's own address: callers
-	// name an address, and a server that dialled any could be led anywhere.
+	// Homes are networks that may be called home, beside the caller's own address, or those of
+	// this host for a caller over NATS, which has none: callers name an address, and a server
+	// that dialled any could be led anywhere.
 	Homes []netip.Prefix
 	Log   *slog.Logger // nil: discards
 }
@@ -106,6 +113,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards:
 	handlers map[string]Handler
+	subs     map[string]*nats.Subscription // over NATS; of each handler
 	open     map[net.Conn]bool
 	draining bool
 }
@@ -132,16 +140,22 @@ func Serve(cfg Config) (*Server, error) {
 	}
 	own, err := hostAddrs()
 	if err != nil {
+		if cfg.NATS != nil {
+			cfg.NATS.Close()
+		}
 		return nil, err
 	}
-	ln, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen for Dynamo's calls: %w", err)
-	}
-	s := &Server{cfg: cfg, ln: ln, own: own, room: make(chan struct{}, cfg.Calls), waits: make(chan struct{}, cfg.Waiting),
-		handlers: map[string]Handler{}, open: map[net.Conn]bool{}}
+	s := &Server{cfg: cfg, own: own, room: make(chan struct{}, cfg.Calls), waits: make(chan struct{}, cfg.Waiting),
+		handlers: map[string]Handler{}, subs: map[string]*nats.Subscription{}, open: map[net.Conn]bool{}}
 	s.bytes.left.Store(cfg.Bytes)
 	s.ctx, s.end = context.WithCancelCause(context.Background())
+	if cfg.NATS != nil {
+		s.overNATS(cfg.NATS)
+		return s, nil
+	}
+	if s.ln, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, fmt.Errorf("listen for Dynamo's calls: %w", err)
+	}
 	s.accept.Go(s.run)
 	return s, nil
 }
@@ -160,18 +174,26 @@ func hostAddrs() (own []netip.Addr, err error) {
 	return own, nil
 }
 
-// Addr is where the server listens.
+// Addr is where the server listens, unless calls arrive over NATS.
 func (s *Server) Addr() netip.AddrPort { return s.ln.Addr().(*net.TCPAddr).AddrPort() }
 
-// Handle serves path, which replaces what did; nil serves it no more.
-func (s *Server) Handle(path string, h Handler) {
+// Handle serves path, which replaces what did. It fails over NATS alone.
+func (s *Server) Handle(path string, h Handler) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h == nil {
-		delete(s.handlers, path)
-	} else {
+	err := s.subscribe(path)
+	if err == nil {
 		s.handlers[path] = h
 	}
+	return err
+}
+
+// Drop serves path no more.
+func (s *Server) Drop(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.handlers, path)
+	s.unsubscribe(path)
 }
 
 // Close refuses new calls and returns when those that run have ended. When ctx ends first
@@ -180,7 +202,9 @@ func (s *Server) Close(ctx context.Context) {
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
-	s.ln.Close()
+	if s.ln != nil {
+		s.ln.Close()
+	}
 	s.accept.Wait()
 	unbind := context.AfterFunc(ctx, func() { s.end(ErrClosed) })
 	s.calls.Wait()
@@ -192,6 +216,7 @@ func (s *Server) Close(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	s.conns.Wait()
+	s.leaveNATS()
 }
 
 func (s *Server) run() {
@@ -284,9 +309,13 @@ func (s *Server) admit(f wire.Frame, from netip.Addr, bytes *held) (run func(), 
 	if err != nil {
 		return nil, Unavailable + err.Error()
 	}
-	to := netip.MustParseAddrPort(home.Address) // DecodeControl has parsed it
-	if !s.callsHome(to.Addr().Unmap(), from) {
-		return nil, fmt.Sprintf("%scalls from %v may be answered at that address or in the networks of call-home, and %v is neither", Unavailable, from, to.Addr())
+	to := netip.MustParseAddrPort(home.Address).Addr().Unmap() // DecodeControl has parsed it
+	switch {
+	case s.callsHome(to, from):
+	case !from.IsValid():
+		return nil, fmt.Sprintf("%scalls over NATS may be answered at addresses of this host or in the networks of call-home, and %v is neither", Unavailable, to)
+	default:
+		return nil, fmt.Sprintf("%scalls from %v may be answered at that address or in the networks of call-home, and %v is neither", Unavailable, from, to)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,11 +344,11 @@ func (s *Server) admit(f wire.Frame, from netip.Addr, bytes *held) (run func(), 
 	}, ""
 }
 
-// callsHome says whether a caller at from may be answered at to.
+// callsHome says whether a caller at from may be answered at to. One over NATS is from nowhere.
 func (s *Server) callsHome(to, from netip.Addr) bool {
 	if to == from || slices.ContainsFunc(s.cfg.Homes, func(p netip.Prefix) bool { return p.Contains(to) }) {
 		return true
 	}
 	ours := func(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(s.own, a) }
-	return ours(to) && ours(from)
+	return ours(to) && (!from.IsValid() || ours(from))
 }

@@ -20,7 +20,7 @@ import (
 func TestBytesAreBounded(t *testing.T) {
 	s, c, ctx := serve(t, Config{Bytes: 1 << 20}), client(t), ctxOf(t)
 	in, out := make(chan struct{}), make(chan struct{})
-	s.Handle("e", func(context.Context, Call, *Stream) error {
+	handle(t, s, "e", func(context.Context, Call, *Stream) error {
 		in <- struct{}{}
 		<-out
 		return nil
@@ -77,7 +77,7 @@ func TestBytesAreBounded(t *testing.T) {
 // TestOneAckEach sends requests at once, good and bad ones: each has its answer, in order.
 func TestOneAckEach(t *testing.T) {
 	s, home := serve(t, Config{}), listenTest(t)
-	s.Handle("e", modes)
+	handle(t, s, "e", modes)
 	request := func(path, address string) []byte {
 		ctl, err := wire.NewControl("id", wire.JSON, address, "subject")
 		if err != nil {
@@ -152,6 +152,11 @@ func TestHomes(t *testing.T) {
 			t.Errorf("%s for %s: %v", c.to, c.from, got)
 		}
 	}
+	for to, want := range map[string]bool{"127.0.0.1": true, "10.1.2.3": true, "9.9.9.9": false, "169.254.169.254": false} {
+		if got := s.callsHome(netip.MustParseAddr(to), netip.Addr{}); got != want {
+			t.Errorf("%s for a caller over NATS: %v", to, got)
+		}
+	}
 	for _, own := range s.own {
 		if !s.callsHome(own, netip.MustParseAddr("127.0.0.1")) {
 			t.Errorf("own address %v is refused to a caller of this host", own)
@@ -160,9 +165,16 @@ func TestHomes(t *testing.T) {
 }
 
 func TestOverloaded(t *testing.T) {
-	s, c, ctx := serve(t, Config{Calls: 1}), client(t), ctxOf(t)
+	n := startNATS(t)
+	for name, cfg := range map[string]Config{"tcp": {Calls: 1}, "nats": {Calls: 1, NATS: n()}} {
+		t.Run(name, func(t *testing.T) { overloaded(t, serve(t, cfg), client(t, OverNATS(n(), netip.Addr{}))) })
+	}
+}
+
+func overloaded(t *testing.T, s *Server, c *Client) {
+	ctx := ctxOf(t)
 	in, out := make(chan struct{}), make(chan struct{})
-	s.Handle("e", func(context.Context, Call, *Stream) error {
+	handle(t, s, "e", func(context.Context, Call, *Stream) error {
 		close(in)
 		<-out
 		return nil
@@ -185,7 +197,7 @@ func TestOverloaded(t *testing.T) {
 // TestNoCallLasts: a handler that waits for ever is told to end, and its caller hears why.
 func TestNoCallLasts(t *testing.T) {
 	s, c, ctx := serve(t, Config{Longest: time.Millisecond}), client(t), ctxOf(t)
-	s.Handle("e", func(ctx context.Context, _ Call, _ *Stream) error {
+	handle(t, s, "e", func(ctx context.Context, _ Call, _ *Stream) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})

@@ -130,7 +130,7 @@ async def act(runtime, q):
 
 async def main():
     loop = asyncio.get_running_loop()
-    runtime = DistributedRuntime(loop, os.environ["DYN_DISCOVERY_BACKEND"], "tcp", event_plane=os.environ.get("DYN_EVENT_PLANE", "zmq"))
+    runtime = DistributedRuntime(loop, os.environ["DYN_DISCOVERY_BACKEND"], os.environ.get("DYN_REQUEST_PLANE", "tcp"), event_plane=os.environ.get("DYN_EVENT_PLANE", "zmq"))
 
     async def answer(q):
         try:

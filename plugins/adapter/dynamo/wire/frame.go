@@ -115,17 +115,42 @@ type TwoPart struct{ Header, Body []byte }
 // looked at: Dynamo writes 0.
 func ReadTwoPart(r io.Reader) (TwoPart, error) { return readTwoPart(r, always) }
 
+// DecodeTwoPart reads one that is the whole of b, whose memory it shares, as the request plane over
+// NATS has them.
+func DecodeTwoPart(b []byte) (TwoPart, error) {
+	header, body, err := sizes(b)
+	if err == nil && uint64(len(b)-twoPart) != header+body {
+		err = fmt.Errorf("%w: message of %d bytes, its parts have %d", ErrMalformed, len(b), twoPart+header+body)
+	}
+	if err != nil {
+		return TwoPart{}, err
+	}
+	b = b[twoPart:]
+	return TwoPart{Header: b[:header:header], Body: b[header:]}, nil
+}
+
+// sizes reads the lengths of header and body, which are within their bounds.
+func sizes(b []byte) (header, body uint64, err error) {
+	if len(b) < twoPart {
+		return 0, 0, fmt.Errorf("%w: message of %d bytes", ErrMalformed, len(b))
+	}
+	header, body = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	if header > MaxControl || body > MaxMessage {
+		err = fmt.Errorf("%w: message with header and body of %d and %d bytes, at most %d and %d", ErrMalformed, header, body, MaxControl, MaxMessage)
+	}
+	return header, body, err
+}
+
 func readTwoPart(r io.Reader, room func(bytes int64) bool) (TwoPart, error) {
 	var t TwoPart
 	var head [twoPart]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return t, err
 	}
-	header, body := binary.BigEndian.Uint64(head[:]), binary.BigEndian.Uint64(head[8:])
-	if header > MaxControl || body > MaxMessage {
-		return t, fmt.Errorf("%w: message with header and body of %d and %d bytes, at most %d and %d", ErrMalformed, header, body, MaxControl, MaxMessage)
+	header, body, err := sizes(head[:])
+	if err != nil {
+		return t, err
 	}
-	var err error
 	if t.Header, err = takeWithin(r, int64(header), room); err != nil {
 		return t, err
 	}

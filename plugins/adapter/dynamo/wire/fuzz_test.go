@@ -31,6 +31,29 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
+// FuzzTwoPart: what is read as one message that is the whole is read so from a stream too, and no
+// other.
+func FuzzTwoPart(f *testing.F) {
+	for _, c := range captures(f) {
+		fr, err := ReadFrame(bytes.NewReader(unhex(f, c.Steps[0].Hex)), always)
+		if err != nil {
+			continue
+		}
+		f.Add(AppendTwoPart(nil, TwoPart{fr.Control, fr.Body}))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		whole, err := DecodeTwoPart(b)
+		r := bytes.NewReader(b)
+		part, err2 := ReadTwoPart(r)
+		if (err == nil) != (err2 == nil && r.Len() == 0) {
+			t.Fatalf("%v, and of a stream %v with %d bytes more", err, err2, r.Len())
+		}
+		if err == nil && (!bytes.Equal(whole.Header, part.Header) || !bytes.Equal(whole.Body, part.Body)) {
+			t.Fatalf("%q, and of a stream %q", whole, part)
+		}
+	})
+}
+
 // FuzzHome reads whatever may come on a call-home connection.
 func FuzzHome(f *testing.F) {
 	for _, c := range captures(f) {

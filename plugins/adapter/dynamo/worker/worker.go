@@ -70,22 +70,22 @@ type Config struct {
 
 // Worker serves until Close.
 type Worker struct {
-	cfg     Config
-	engine  *watched
-	id      uint64
-	server  *plane.Server
-	client  *plane.Client
-	backend directory.Backend
-	keeper  *directory.Keeper
-	addr    string // of generate
-	base    string // of the model's files; "": they are in their folder
-	records []directory.Record
-	room    atomic.Int32 // tokens of prompt and answer that the engine can hold; 0: not known
-	others  *decoders    // of a prefill worker
-	offered atomic.Bool
-	meter   *meter
-	status  *status        // nil: none
-	tasks   sync.WaitGroup // releases, and what else Close waits for
+	cfg      Config
+	engine   *watched
+	id       uint64
+	server   *plane.Server
+	client   *plane.Client
+	backend  directory.Backend
+	keeper   *directory.Keeper
+	instance directory.Instance // of generate
+	base     string             // of the model's files; "": they are in their folder
+	records  []directory.Record
+	room     atomic.Int32 // tokens of prompt and answer that the engine can hold; 0: not known
+	others   *decoders    // of a prefill worker
+	offered  atomic.Bool
+	meter    *meter
+	status   *status        // nil: none
+	tasks    sync.WaitGroup // releases, and what else Close waits for
 
 	releases chan struct{} // holds a token of each that runs
 }
@@ -100,7 +100,7 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	if w.client, err = plane.NewClient(cfg.Dynamo.Answers()); err != nil {
+	if w.client, err = cfg.Dynamo.Client(); err != nil {
 		server.Close(now)
 		return nil, err
 	}
@@ -114,8 +114,12 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 	if cfg.Role == discovery.Prefill {
 		serve, w.others = w.prefill, followDecoders(backend, cfg)
 	}
-	server.Handle(directory.Path(w.endpoint(), w.id), w.meter.count(serve))
-	if w.addr = addr; cfg.System != "" {
+	w.instance = directory.NewInstance(w.endpoint(), w.id, addr, cfg.Dynamo.Codec)
+	if err := server.Handle(w.instance.Path(), w.meter.count(serve)); err != nil {
+		w.Close(now)
+		return nil, err
+	}
+	if cfg.System != "" {
 		if err := w.serveStatus(); err != nil {
 			w.Close(now)
 			return nil, err
@@ -132,7 +136,7 @@ func Start(cfg Config, e Engine) (*Worker, error) {
 
 // describe makes the records of the instance.
 func (w *Worker) describe() error {
-	instance, err := directory.NewInstance(w.endpoint(), w.id, w.addr, w.cfg.Dynamo.Codec).Record()
+	instance, err := w.instance.Record()
 	card, err2 := w.card(w.base)
 	if err = errors.Join(err, err2); err != nil {
 		return err

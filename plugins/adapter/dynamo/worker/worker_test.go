@@ -131,7 +131,8 @@ func (r *rig) group(log *slog.Logger, named bool) {
 		r.t.Fatal(err)
 	}
 	e := r.cfg.Endpoint("handoff")
-	s.Handle(directory.Path(e, 5), func(_ context.Context, c plane.Call, out *plane.Stream) error {
+	i := directory.NewInstance(e, 5, addr, "msgpack")
+	err = s.Handle(i.Path(), func(_ context.Context, c plane.Call, out *plane.Stream) error {
 		var q dynamo.HandoffRequest
 		if err := c.Decode(&q); err != nil {
 			return err
@@ -141,12 +142,12 @@ func (r *rig) group(log *slog.Logger, named bool) {
 		}
 		return out.Send(dynamo.Done{OK: true})
 	})
-	i, err := directory.NewInstance(e, 5, addr, "msgpack").Record()
+	instance, err3 := i.Record()
 	m, err2 := directory.NewModel(e, 5, json.RawMessage(`{"runtime_config":{"runtime_data":{"baton_group":"p","more":1}}}`)).Record()
-	if err = errors.Join(err, err2); err != nil {
+	if err = errors.Join(err, err2, err3); err != nil {
 		r.t.Fatal(err)
 	}
-	records := []directory.Record{i, m}
+	records := []directory.Record{instance, m}
 	if !named {
 		records = records[:1]
 	}
