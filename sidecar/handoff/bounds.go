@@ -3,6 +3,7 @@ package handoff
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/batonkv/baton/transfer/layout"
 )
@@ -13,6 +14,7 @@ import (
 // memory. Not for concurrent use.
 type Bounds struct {
 	paged, slotted bool // of what is per block, and per request, the rank holds some
+	slotless       bool // nothing of the model is per request
 	blocks, slots  int32
 	tokens         int32    // of a block
 	seen           []uint64 // a bit for each block; none is set between two calls
@@ -21,7 +23,7 @@ type Bounds struct {
 // NewBounds is of the shards that a states, in blocks of its capacity. Those that
 // layout.Model.Check refuses do not count.
 func NewBounds(a Attach) Bounds {
-	b := Bounds{blocks: math.MaxInt32, slots: math.MaxInt32, tokens: max(a.Capacity.BlockTokens, 1)}
+	b := Bounds{blocks: math.MaxInt32, slots: math.MaxInt32, tokens: max(a.Capacity.BlockTokens, 1), slotless: a.slotless()}
 	for _, s := range a.Shards {
 		switch st, ok := a.stateOf(s); {
 		case !ok:
@@ -32,6 +34,11 @@ func NewBounds(a Attach) Bounds {
 		}
 	}
 	return b
+}
+
+// slotless reports whether nothing of the model is per request.
+func (a Attach) slotless() bool {
+	return !slices.ContainsFunc(a.Model.Layout.States, func(s layout.State) bool { return s.Paging == layout.PerRequest })
 }
 
 // stateOf is the state that a shard is of; ok is false for one that cannot be.
@@ -70,6 +77,9 @@ func (b *Bounds) blocksOf(tokens int32) int {
 // 0: none): a block or a slot that is not there, or a block that comes twice. It takes as long
 // as reading both, and after the first call no memory.
 func (b *Bounds) Check(before, blocks []int32, slot int32) error {
+	if b.slotless && slot > 0 { // 0 is what an engine in Go says that says nothing
+		return fmt.Errorf("%w: slot %d: the model has no per-request state", ErrEngine, slot)
+	}
 	if b.slotted && slot >= b.slots {
 		return fmt.Errorf("%w: slot %d: there are %d, from 0", ErrEngine, slot, b.slots)
 	}
@@ -98,6 +108,18 @@ func (b *Bounds) Check(before, blocks []int32, slot int32) error {
 	return err
 }
 
+// Reserved says why r cannot be the memory of a prompt: what Check finds, or cached tokens that
+// end within a block, or beyond the last.
+func (b *Bounds) Reserved(r Reserved) error {
+	if r.Cached < 0 || r.Cached%b.tokens != 0 {
+		return fmt.Errorf("%w: %d tokens are cached: want a multiple of %d, the tokens of a block", ErrEngine, r.Cached, b.tokens)
+	}
+	if n := b.blocksOf(r.Cached); b.paged && n > len(r.Blocks) {
+		return fmt.Errorf("%w: %d tokens are cached, and %d blocks of %d are named", ErrEngine, r.Cached, len(r.Blocks), b.tokens)
+	}
+	return b.Check(nil, r.Blocks, r.Slot)
+}
+
 // mark notes ids, the first of which is at a place of a table, and returns how many it noted.
 func (b *Bounds) mark(ids []int32, at int) (int, error) {
 	seen, blocks := b.seen, uint32(b.blocks)
@@ -118,6 +140,9 @@ func (b *Bounds) mark(ids []int32, at int) (int, error) {
 // CheckCapacity says why a counts more than its shards hold, or in blocks of another size.
 func CheckCapacity(a Attach) error {
 	c := a.Capacity
+	if c.Slots != 0 && a.slotless() {
+		return fmt.Errorf("%w: capacity.slots is %d, and the model has no per-request state: want 0", ErrAttach, c.Slots)
+	}
 	for _, s := range a.Shards {
 		st, ok := a.stateOf(s)
 		if !ok {

@@ -50,6 +50,32 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+func TestBoundsOfAReservation(t *testing.T) {
+	all, slotted, slotless := bounded(), bounded(), bounded()
+	slotted.Shards = all.Shards[1:2]
+	slotless.Model.Layout.States, slotless.Shards = all.Model.Layout.States[:1], all.Shards[:1]
+	for name, c := range map[string]struct {
+		of  Attach
+		r   Reserved
+		bad bool
+	}{
+		"nothing cached":            {all, Reserved{Blocks: []int32{1}, Slot: 0}, false},
+		"all cached":                {all, Reserved{Blocks: []int32{1, 2}, Slot: 0, Cached: 32}, false},
+		"beyond the last block":     {all, Reserved{Blocks: []int32{1, 2}, Slot: 0, Cached: 48}, true},
+		"an end within a block":     {all, Reserved{Blocks: []int32{1, 2}, Slot: 0, Cached: 5}, true},
+		"less than nothing":         {all, Reserved{Blocks: []int32{1, 2}, Slot: 0, Cached: -16}, true},
+		"a block twice":             {all, Reserved{Blocks: []int32{1, 1}, Slot: 0}, true},
+		"nothing lies in blocks":    {slotted, Reserved{Slot: 0, Cached: 32}, false},
+		"no slot of no state":       {slotless, Reserved{Blocks: []int32{1}, Slot: -1}, false},
+		"a slot of no state at all": {slotless, Reserved{Blocks: []int32{1}, Slot: 1}, true},
+	} {
+		b := NewBounds(c.of)
+		if err := b.Reserved(c.r); c.bad != errors.Is(err, ErrEngine) || !c.bad && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestBoundsProperty holds Check against what sorting says, over many calls of one Bounds.
 func TestBoundsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,13 +147,16 @@ func TestCapacity(t *testing.T) {
 		change func(*Attach)
 		bad    bool
 	}{
-		"good":                      {func(*Attach) {}, false},
-		"some left out":             {func(a *Attach) { a.Capacity.Blocks, a.Capacity.Slots = 60, 3 }, false},
-		"more blocks than a shard":  {func(a *Attach) { a.Capacity.Blocks = 67 }, true},
-		"more slots than a shard":   {func(a *Attach) { a.Capacity.Slots = 5 }, true},
-		"no blocks":                 {func(a *Attach) { a.Capacity.Blocks = 0 }, true},
-		"no slots":                  {func(a *Attach) { a.Capacity.Slots = 0 }, true},
-		"other blocks":              {func(a *Attach) { a.Shards[2].Rows = 32 }, true},
+		"good":                     {func(*Attach) {}, false},
+		"some left out":            {func(a *Attach) { a.Capacity.Blocks, a.Capacity.Slots = 60, 3 }, false},
+		"more blocks than a shard": {func(a *Attach) { a.Capacity.Blocks = 67 }, true},
+		"more slots than a shard":  {func(a *Attach) { a.Capacity.Slots = 5 }, true},
+		"no blocks":                {func(a *Attach) { a.Capacity.Blocks = 0 }, true},
+		"no slots":                 {func(a *Attach) { a.Capacity.Slots = 0 }, true},
+		"other blocks":             {func(a *Attach) { a.Shards[2].Rows = 32 }, true},
+		"slots of nothing": {func(a *Attach) {
+			a.Model.Layout.States, a.Shards = a.Model.Layout.States[:1], a.Shards[:1]
+		}, true},
 		"a stage that holds no ssm": {func(a *Attach) { a.Capacity.Slots, a.Shards = 9, a.Shards[:1] }, false},
 	} {
 		a := bounded()

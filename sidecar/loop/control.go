@@ -216,11 +216,24 @@ func (s *Sidecar) Healthy() error {
 	case st.Instance == 0:
 		return errors.New("no engine is attached")
 	case !st.Ready:
-		return fmt.Errorf("group is not complete: %s", absent(st))
+		return fmt.Errorf("group is not complete: %s%s", absent(st), s.unlike(ctx))
 	case st.MoverPID == 0:
 		return errors.New("mover is not running")
 	}
 	return nil
+}
+
+// unlike names the ranks that are here and of another launch.
+func (s *Sidecar) unlike(ctx context.Context) (text string) {
+	err := s.Service().ask(ctx, func() {
+		if rs := s.machine.Strangers(); len(rs) > 0 {
+			text = fmt.Sprintf("; under another instance are %v", rs)
+		}
+	})
+	if err != nil {
+		return ""
+	}
+	return text
 }
 
 // absent names the ranks that a leader misses.

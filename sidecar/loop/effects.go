@@ -78,8 +78,15 @@ func (s *Sidecar) refuse(f machine.Refuse) {
 	s.cfg.Metrics.Dropped(reason(f.Why))
 	s.refused[f.What]++
 	level := slog.LevelWarn
-	if f.What == "Checked" && f.Why == machine.Unmatched { // to an import that was dropped meanwhile
-		level = slog.LevelDebug
+	switch f.What {
+	case "Checked", "Opened", "DoneAck":
+		if f.Why == machine.Unmatched { // to an import that ended meanwhile
+			level = slog.LevelDebug
+		}
+	}
+	if f.Why == machine.Launch {
+		s.log.Warn("rank waits: "+string(f.Why), "from", f.Peer)
+		return
 	}
 	s.log.Log(s.ctx, level, "message refused", "from", f.Peer, "type", f.What, "why", f.Why)
 }

@@ -49,6 +49,18 @@ func TestHealthy(t *testing.T) {
 	half.becomes("no engine is attached")
 }
 
+// A rank under another instance is not here, and said to be there.
+func TestHealthyLaunches(t *testing.T) {
+	r := newRig(t)
+	p, other := r.side("p", 0, nil, nil), r.side("p", 1, nil, nil)
+	r.group("p", 2)
+	p.becomes("")
+	other.engine.Close()
+	p.becomes("not here are [1]")
+	r.attach(other, attachOf("p", handoff.Instance(Random()), 1, 2))
+	p.becomes("of 2 ranks, not here are [1]; under another instance are [1]")
+}
+
 func TestHealthyMover(t *testing.T) {
 	r := newRig(t)
 	p := r.side("p", 0, nil, nil)

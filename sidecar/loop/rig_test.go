@@ -158,16 +158,8 @@ func (r *rig) group(group string, tp int32) {
 	inst := handoff.Instance(Random())
 	for n := range tp {
 		s := r.sides[fmt.Sprintf("%s/%d", group, n)]
-		at := attachOf(group, inst, n, tp)
-		size := at.Buffers[0].Len
-		file := transfertest.File(t, size, unix.F_SEAL_SHRINK)
-		m, err := unix.Mmap(file, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		check(t, err)
-		c, err := client.Dial(t.Context(), client.Config{Dir: s.dir, Files: []int{file}, Attach: at})
-		check(t, err)
-		s.engine = &rank{Client: c, mem: m, tp: tp, rank: n, told: make(chan handoff.ToEngine, 64)}
+		r.attach(s, attachOf(group, inst, n, tp))
 		ranks = append(ranks, s.engine)
-		t.Cleanup(func() { c.Close(); unix.Close(file); check(t, unix.Munmap(m)) })
 	}
 	stop, ended := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(stop); <-ended })
@@ -190,6 +182,18 @@ func (r *rig) group(group string, tp int32) {
 		}
 	}()
 	r.notice(group, 0, control.Ready, "")
+}
+
+// attach attaches an engine rank until the test ends.
+func (r *rig) attach(s *side, at handoff.Attach) {
+	t, size := r.t, at.Buffers[0].Len
+	file := transfertest.File(t, size, unix.F_SEAL_SHRINK)
+	m, err := unix.Mmap(file, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	check(t, err)
+	c, err := client.Dial(t.Context(), client.Config{Dir: s.dir, Files: []int{file}, Attach: at})
+	check(t, err)
+	s.engine = &rank{Client: c, mem: m, tp: at.Ranks, rank: int32(at.Rank), told: make(chan handoff.ToEngine, 64)}
+	t.Cleanup(func() { c.Close(); unix.Close(file); check(t, unix.Munmap(m)) })
 }
 
 // attachOf is what rank n of tp states.

@@ -339,4 +339,5 @@ const (
 	TooMany   Why = "too many wait"
 	NotHeld   Why = "no pin that is held here is named"
 	Weights   Why = "of other weights than the group's"
+	Launch    Why = "its engine attached under another instance than rank 0's: all ranks of a launch state one number"
 )

@@ -50,7 +50,7 @@ func (m *Machine) source(label string) (*held, error) {
 	}
 	switch {
 	case m.lead.roster == nil:
-		return nil, fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
+		return nil, m.lacking()
 	case label == "":
 		return nil, fmt.Errorf("%w: a hand-off has a label", handoff.ErrEngine)
 	case len(m.lead.labels) >= m.cfg.MaxSources:

@@ -85,6 +85,9 @@ func (e *fakeEngine) apply(n *node, through uint64) {
 			for b := range (d.Tokens + 15) / 16 {
 				r.Blocks = append(r.Blocks, b+3)
 			}
+			if n.w.kvOnly {
+				r.Slot = -1
+			}
 			if e.pool != nil {
 				e.pool.reserve(d, &r)
 			}

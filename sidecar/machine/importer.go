@@ -42,6 +42,11 @@ func (m *Machine) importCall(e Import) {
 }
 
 func (m *Machine) importEngine(im handoff.Import) {
+	if !m.leads() {
+		m.toEngine(handoff.Failed{Label: im.Label, SourceSafe: true,
+			Err: fmt.Errorf("%w: rank %d asks for an import: rank 0 alone does", handoff.ErrRole, m.cfg.Self.Rank)})
+		return
+	}
 	i, err := m.startImport(im)
 	if err != nil {
 		m.toEngine(handoff.Failed{Label: im.Label, Err: err, SourceSafe: !errors.Is(err, handoff.ErrInDoubt)})

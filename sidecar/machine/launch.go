@@ -54,6 +54,11 @@ func (m *Machine) join(p handoff.Member, j handoff.Join) {
 		m.do(ClosePeer{o.from})
 	}
 	m.lead.joins[p.Rank] = join{from: p, Join: j, fresh: true}
+	for _, r := range m.Strangers() { // each once: who joined, or all when rank 0 did
+		if o := m.lead.joins[r]; r == p.Rank || p.Rank == 0 {
+			m.refuse(o.from, o.Join, Launch)
+		}
+	}
 	if m.lead.roster != nil {
 		if !m.rostered(p.Rank) {
 			return // of another launch, of more ranks: this one stands without it

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/batonkv/baton/sidecar/handoff"
+	"github.com/batonkv/baton/transfer/layout"
 )
 
 // leading says why this sidecar does not speak for its group, or returns nil.
@@ -22,9 +23,32 @@ func (m *Machine) whole() error {
 		return err
 	}
 	if m.lead.roster == nil {
-		return fmt.Errorf("%w: not every rank of group %s is attached", handoff.ErrNotReady, m.cfg.Self.Group)
+		return m.lacking()
 	}
 	return nil
+}
+
+// lacking says that the roster does not stand, and which ranks are here under another instance.
+func (m *Machine) lacking() error {
+	also := ""
+	if rs := m.Strangers(); len(rs) > 0 {
+		also = fmt.Sprintf(": ranks %v are here under another instance than rank 0: all ranks of a launch state one number", rs)
+	}
+	return fmt.Errorf("%w: not every rank of group %s is attached%s", handoff.ErrNotReady, m.cfg.Self.Group, also)
+}
+
+// Strangers are the ranks whose engine is of another instance than the leader's own, in order. A
+// launch that comes while another goes has some for a while: they wait for their rank 0.
+func (m *Machine) Strangers() (out []layout.Rank) {
+	if _, here := m.lead.joins[0]; m.engine == nil || !here {
+		return nil
+	}
+	for r := range layout.Rank(m.engine.attach.Ranks) {
+		if j, here := m.lead.joins[r]; here && j.Attach.Instance != m.engine.attach.Instance {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // Place is where an outcome is in the list of all: sources before imports, each by age.

@@ -134,7 +134,7 @@ func (m *Machine) reads(d handoff.Decision, r handoff.Reserved) ([]handoff.Read,
 	case r.Cached < 0 || r.Cached > d.Tokens:
 		return nil, fmt.Errorf("%w: %d cached of %d tokens", handoff.ErrEngine, r.Cached, d.Tokens)
 	}
-	if err := m.engine.bounds.Check(nil, r.Blocks, r.Slot); err != nil {
+	if err := m.engine.bounds.Reserved(r); err != nil {
 		return nil, err
 	}
 	var out []handoff.Read

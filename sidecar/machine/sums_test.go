@@ -67,14 +67,14 @@ func TestEqualSumsLand(t *testing.T) {
 		src, dst, cached int32
 		mode             sums.Mode
 		want             int64 // 8 cells in ranges of 16 tokens, and 8 of the per-request state
-	}{{1, 1, 0, sums.All, 8*3 + 8}, {2, 1, 0, sums.All, 8*3 + 8}, {1, 2, 0, sums.All, 8*3 + 8}, {4, 2, 32, sums.All, 8 + 8}, {2, 4, 40, sums.All, 8},
+	}{{1, 1, 0, sums.All, 8*3 + 8}, {2, 1, 0, sums.All, 8*3 + 8}, {1, 2, 0, sums.All, 8*3 + 8}, {4, 2, 32, sums.All, 8 + 8}, {2, 4, 48, sums.All, 8},
 		{2, 1, 0, sums.Sample, 8/2 + 8/2}, {2, 1, 0, sums.Off, 0}} {
 		t.Run(fmt.Sprintf("%v tp%d-tp%d cached %d", c.mode, c.src, c.dst, c.cached), func(t *testing.T) {
 			w := verified(t, c.mode, c.src, c.dst)
 			for r := range c.dst {
 				w.at("d", int(r)).eng.cached = c.cached
 			}
-			call := w.importStart("d", w.export("p", "r1", 40))
+			call := w.importStart("d", w.export("p", "r1", max(40, c.cached)))
 			w.run()
 			if r := w.ended(call); r.Err != nil {
 				t.Fatal(r.Err)
@@ -83,7 +83,7 @@ func TestEqualSumsLand(t *testing.T) {
 				t.Errorf("%d sums were equal, want %d", got, c.want)
 			}
 			for _, p := range w.order {
-				if n := w.nodes[p]; n.m.Load() != (Load{}) || len(n.said) > 0 && c.cached != 40 {
+				if n := w.nodes[p]; n.m.Load() != (Load{}) || len(n.said) > 0 && c.cached != 48 {
 					t.Errorf("%v: left with %+v, said %+v", p, n.m.Load(), n.said)
 				}
 			}

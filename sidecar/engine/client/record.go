@@ -20,6 +20,7 @@ import (
 // passed on. A label that is announced ends with Failed, or when it is exported; what a lost
 // session knew of it is said again in the next.
 type record struct {
+	rank      int32
 	pins      map[string]bool    // exports that are held
 	bounds    handoff.Bounds     // of what the rank attaches
 	growing   map[string]growing // of pins, those whose parts leave
@@ -52,7 +53,7 @@ const (
 // newRecord goes on from what an engine states of an earlier client's sessions. The
 // decisions that it states are the engine's already.
 func newRecord(a handoff.Attach, now time.Time) *record {
-	r := &record{bounds: handoff.NewBounds(a), pins: map[string]bool{}, growing: map[string]growing{}, announced: map[string]bool{}, imports: map[string]awaited{},
+	r := &record{rank: int32(a.Rank), bounds: handoff.NewBounds(a), pins: map[string]bool{}, growing: map[string]growing{}, announced: map[string]bool{}, imports: map[string]awaited{},
 		log: slices.Clone(a.Decisions), held: a.Held, taken: a.Held, applied: a.Applied, weights: a.Model.WeightsEpoch, draining: a.Draining}
 	for _, l := range a.Pins {
 		r.pins[l] = true
@@ -141,7 +142,7 @@ func (r *record) sends(m handoff.FromEngine, now time.Time) (told bool, err erro
 		if m.Full || m.Why != "" {
 			break
 		}
-		if err := r.bounds.Check(nil, m.Blocks, m.Slot); err != nil {
+		if err := r.bounds.Reserved(m); err != nil {
 			return false, fmt.Errorf("answer to decision %d: %w", m.N, err)
 		}
 	case handoff.Fenced:
@@ -165,6 +166,9 @@ func (r *record) over(label string) {
 // asks takes an import. The same one under its label is under way already.
 func (r *record) asks(m handoff.Import, now time.Time) (told bool, err error) {
 	label := importLabel(m)
+	if r.rank != 0 {
+		return false, fmt.Errorf("%w: rank %d asks for an import: rank 0 alone does", handoff.ErrRole, r.rank)
+	}
 	if label == "" {
 		return false, fmt.Errorf("%w: an import has a label", handoff.ErrEngine)
 	}

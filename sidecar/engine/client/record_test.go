@@ -274,3 +274,10 @@ func TestGiveUp(t *testing.T) {
 		t.Error("something is due")
 	}
 }
+
+func TestImportOfAnotherRank(t *testing.T) {
+	r := newRecord(handoff.Attach{Rank: 1, Ranks: 2}, time.Time{})
+	if _, err := r.sends(handoff.Import{Label: "a"}, time.Time{}); !errors.Is(err, handoff.ErrRole) || len(r.imports) > 0 {
+		t.Error(err)
+	}
+}

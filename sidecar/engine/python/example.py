@@ -12,7 +12,7 @@ MODEL = baton.Model("tiny", [baton.State("attn.k", LAYERS, HEADS, DIM), baton.St
 
 
 class Engine:
-    def __init__(self, run_dir, group, instance=None):
+    def __init__(self, run_dir, group, instance=None):  # a group of more ranks: one random number, equal on all of them
         # [2, L, B, T, H, d] in memory that a mover maps; with torch: .torch(shape, torch.bfloat16), or a tensor on a GPU
         shape = (2, LAYERS, BLOCKS, TOKENS, HEADS, DIM)
         self.kv = baton.shm(2 * int(numpy.prod(shape))).numpy(shape, numpy.float16)
@@ -25,6 +25,7 @@ class Engine:
 
     def export(self, label, prompt, first_token):
         """Hands a prompt off: its blocks stay untouched until FREE."""
+        self.manifests.pop(label, None)  # of an earlier use of the label
         blocks = self.exports[label] = [self.free.pop(0) for _ in range(-(-len(prompt) // TOKENS))]
         for t, token in enumerate(prompt):  # here a model computes them
             self.kv[:, :, blocks[t // TOKENS], t % TOKENS] = token
@@ -65,6 +66,8 @@ class Engine:
                 self.free += self.imports.pop(d.of, (None, []))[1]
                 self.rank.freed()
             case baton.DecisionKind.FREE:
+                if d.label in self.exports and d.label not in self.manifests:  # as after a sidecar that was lost
+                    self.failed[d.label] = baton.Gone("nobody got its manifest")
                 self.free += self.exports.pop(d.label, [])
             case baton.DecisionKind.LIFECYCLE:
                 self.rank.lifecycle_ack(d.n, baton.Error("this engine has no such action"))

@@ -27,6 +27,8 @@ def shards(model: Model, shards: Sequence[Shard], capacity: Capacity) -> None:
     capacity disagree."""
     if capacity.block_tokens < 1:
         raise AttachRefused("attach: capacity.block_tokens is 0: want the tokens of one block")
+    if capacity.slots and _slotless(model):
+        raise AttachRefused(f"attach: capacity.slots is {capacity.slots}, and the model has no per-request state: want 0")
     for s in shards:
         try:
             state = model.states[model.index(s.state)]
@@ -38,6 +40,11 @@ def shards(model: Model, shards: Sequence[Shard], capacity: Capacity) -> None:
             if not 0 <= lo < hi <= n:
                 raise LayoutError(f"shard of {s.state}: {what} [{lo}, {hi}) of {n}")
         _holds(s, state, capacity)
+
+
+def _slotless(model: Model) -> bool:
+    """Nothing of the model is per request."""
+    return all(s.paging != Paging.REQUEST for s in model.states)
 
 
 def _holds(s: Shard, state: State, capacity: Capacity) -> None:
@@ -54,6 +61,7 @@ class Bounds:
 
     def __init__(self, model: Model, shards: Sequence[Shard], capacity: Capacity) -> None:
         self.block_tokens = capacity.block_tokens
+        self.slotless = _slotless(model)
         paging = {s.name: s.paging for s in model.states}
         self.blocks = min((s.items for s in shards if paging[s.state] == Paging.BLOCK), default=None)
         self.slots = min((s.items for s in shards if paging[s.state] == Paging.REQUEST), default=None)
@@ -61,9 +69,23 @@ class Bounds:
     def pinned(self, what: str, blocks: Sequence[int], slot: int, computed: int, tokens: int) -> None:
         """Raises EngineFault for a block or a slot that is not there or comes twice, and for fewer
         blocks than what is computed fills, or more than tokens do."""
+        self.taken(what, blocks, slot, 0)
+        if self.blocks is None:  # nothing lies in blocks
+            return
+        least, most = -(-computed // self.block_tokens), -(-tokens // self.block_tokens)
+        if not least <= len(blocks) <= most:
+            raise EngineFault(f"{what}: {len(blocks)} blocks for {computed} computed tokens of {tokens}: want {least} to {most}")
+
+    def taken(self, what: str, blocks: Sequence[int], slot: int, cached: int) -> None:
+        """Raises EngineFault for a block or a slot that is not there or comes twice, and for
+        cached tokens that end within a block, or beyond the last."""
+        if self.slotless and slot >= 0:
+            raise EngineFault(f"{what}: slot {slot}: the model has no per-request state")
         if self.slots is not None and slot >= self.slots:
             raise EngineFault(f"{what}: slot {slot}: there are {self.slots}, from 0")
-        if self.blocks is None:  # nothing lies in blocks
+        if not isinstance(cached, int) or cached < 0 or cached % self.block_tokens:
+            raise EngineFault(f"{what}: {cached!r} tokens are cached: want a multiple of {self.block_tokens}, the tokens of a block")
+        if self.blocks is None:
             return
         seen: set[int] = set()
         for b in blocks:
@@ -72,6 +94,5 @@ class Bounds:
             if b in seen:
                 raise EngineFault(f"{what}: block {b} is named twice")
             seen.add(b)
-        least, most = -(-computed // self.block_tokens), -(-tokens // self.block_tokens)
-        if not least <= len(blocks) <= most:
-            raise EngineFault(f"{what}: {len(blocks)} blocks for {computed} computed tokens of {tokens}: want {least} to {most}")
+        if cached > len(seen) * self.block_tokens:
+            raise EngineFault(f"{what}: {cached} tokens are cached, and {len(seen)} blocks of {self.block_tokens} are named")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import time
@@ -14,7 +15,7 @@ from ._driver import Driver
 from ._fences import Fences
 from ._place import place
 from ._record import DEFAULT_DEADLINE, Growing
-from .errors import AttachRefused, Bound, EngineFault, Error
+from .errors import AttachRefused, Bound, EngineFault, Error, WrongRole
 from .shard import Shard
 from .words import Capacity, Decision, Event, Manifest, Model, OnDown, Reach, Resume, Salt, Scheduler, WeightsPolicy
 
@@ -71,7 +72,8 @@ def attach(
     """Attaches a rank to the sidecar of its GPU and returns when a mover maps its memory.
 
     run_dir is the sidecar's run directory. instance is random, one per launch of the group and
-    equal on all its ranks. shards say where the rank keeps which part of the model; the memory
+    equal on all its ranks: rank 0 draws it and tells the others. Ranks of unequal ones wait for
+    each other, and exports fail with NotReady. shards say where the rank keeps which part of the model; the memory
     of their tensors is passed to the mover once, and stays until the client is closed. parts
     says that the engine takes a RESERVE before its hand-off is exported whole, and the resume
     packet with ADMIT. tells_blocks, of rank 0, says that the engine tells what its prefix cache holds:
@@ -144,7 +146,9 @@ class Client:
         parts: int = 0,
     ) -> None:
         """Pins a finished prompt's state. Every rank says it; blocks and slot stay untouched
-        until decision FREE of the label, or UnpinExport, or Failed other than Gone.
+        until decision FREE of the label, or UnpinExport, or Failed other than Gone. Use the label
+        again after that: after FREE, once applied() was said. FREE without Exported before it, at
+        rank 0, says that the request failed: nobody got its manifest.
 
         blocks is the block table from token 0, one for each block_tokens of tokens, slot that of the per-request state (-1: none),
         tokens how many of the prompt have state, position that of the per-request state
@@ -204,6 +208,8 @@ class Client:
         """Asks for a hand-off, under the decode engine's own label ("": that of the manifest).
         Rank 0. tokens is the prompt; deadline is in seconds, 0: the sidecar's default. Decisions
         RESERVE and ADMIT follow, and Imported or Failed ends it."""
+        if self.rank.rank != 0:
+            raise WrongRole(f"import: rank {self.rank.rank} asks for it: rank 0 alone does")
         if not isinstance(manifest, Manifest):
             raise Bound(f"import: manifest: a {type(manifest).__name__}: want baton.Manifest, which Manifest.parse makes of bytes")
         name = label or manifest.label
@@ -225,7 +231,11 @@ class Client:
         mirrored allocator: unequal digests in a group are an engine failure. Where a step that
         was queued may still write the memory, stream or fence say which, as in export().
         """
-        self._send(_wire.reserved(n, False, "", blocks, cached, slot, digest, self._fences.of(stream, fence)))
+        named = _wire.blocks(blocks)
+        answer = functools.partial(_wire.reserved, n, False, "", named, cached, slot, digest)
+        answer(0)  # refuses what is out of bounds, before an event is recorded
+        self._bounds.taken(f"answer to decision {n}", named, slot, cached)
+        self._send(answer(self._fences.of(stream, fence)))
 
     def full(self, n: int) -> None:
         """Answers RESERVE n: there is no room and nothing is held. It is asked again after freed()."""

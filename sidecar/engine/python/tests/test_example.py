@@ -17,6 +17,19 @@ class Instances(unittest.TestCase):
         self.assertNotEqual(first, second)
         self.assertEqual(given, 5)
 
+    def test_freed_without_a_manifest_is_failed(self):
+        with mock.patch.object(baton, "attach"):
+            engine = example.Engine("dir", "g")
+        free = baton.Decision(1, baton.DecisionKind.FREE, label="r")
+        engine.rank.decisions.return_value = [free]
+        for manifest in (None, mock.Mock(), None):
+            engine.failed.clear()
+            engine.export("r", [1, 2], 3)
+            engine.rank.poll.return_value = [baton.Exported("r", manifest)] * bool(manifest) + [baton.Through(1)]
+            engine.step()
+            self.assertEqual("r" in engine.failed, manifest is None)
+            self.assertEqual(len(engine.free), example.BLOCKS)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -93,10 +93,10 @@ class Sessions(unittest.TestCase):
         d, = client.decisions(1)
         self.assertEqual((d.n, d.kind, d.label, d.tokens, d.hashes, d.resume.finished), (1, KIND.RESERVE, "r", 5, (3,), True))
         self.assertEqual(client.decisions(1), [])
-        client.reserved(1, [4, 5], bytes(range(32)), slot=2, cached=4)
+        client.reserved(1, [4, 5], bytes(range(32)), cached=4)
         client.applied(1)
         r = s.next("reserved")
-        self.assertEqual((list(r.blocks), r.slot, r.cached, r.digest), ([4, 5], 2, 4, bytes(range(32))))
+        self.assertEqual((list(r.blocks), r.slot, r.cached, r.digest), ([4, 5], -1, 4, bytes(range(32))))
         self.assertEqual(s.next("applied").n, 1)
         client.full(1), client.refuse(1, "never"), client.freed(2, 1), client.lifecycle_ack(1, baton.Draining("no"))
         self.assertTrue(s.next("reserved").full)
@@ -244,9 +244,22 @@ class Sessions(unittest.TestCase):
         client.export(**{**closes, "parts": 2})
         self.assertEqual([(s.next(k).label) for k in ("export_part", "export_part", "export")], ["p"] * 3)
 
+    def test_what_is_not_there_is_not_reserved(self):
+        client, s, _ = self.attach()
+        for blocks, cached, slot in (([8], 0, -1), ([-1], 0, -1), ([0, 0], 0, -1), ([0], 0, 0), ([0, 1], 5, -1), ([0, 1], -4, -1), ([0, 1], 12, -1)):
+            with self.assertRaises(baton.Error, msg=(blocks, cached, slot)):
+                client.reserved(1, blocks, bytes(32), cached=cached, slot=slot)
+        client.reserved(1, numpy.array([7, 0]), bytes(32), cached=8)
+        self.assertEqual(list(s.next("reserved").blocks), [7, 0])
+
+    def test_what_rank_0_alone_asks_for(self):
+        client, s, _ = self.attach(rank=1, ranks=2)
+        with self.assertRaises(baton.WrongRole):
+            client.import_("in", MANIFEST, range(9))
+
     def test_what_is_not_there_is_not_exported(self):
         client, s, _ = self.attach()
-        for blocks, tokens, slot in (([8], 4, -1), ([-1], 4, -1), ([0, 0], 8, -1), ([0, 1], 4, -1), ([0], 8, -1)):
+        for blocks, tokens, slot in (([8], 4, -1), ([-1], 4, -1), ([0, 0], 8, -1), ([0, 1], 4, -1), ([0], 8, -1), ([0], 4, 0)):
             with self.assertRaises(baton.EngineFault, msg=(blocks, tokens)):
                 client.export("x", blocks, tokens, slot=slot)
         with self.assertRaises(baton.EngineFault):

@@ -117,6 +117,7 @@ class Attach(unittest.TestCase):
             (baton.AttachRefused, {"capacity": baton.Capacity(blocks=8)}),
             (baton.AttachRefused, {"capacity": baton.Capacity(blocks=8, block_tokens=4), "model": recurrent}),
             (baton.AttachRefused, {"capacity": baton.Capacity(block_tokens=4, slots=9), "model": recurrent}),
+            (baton.AttachRefused, {"capacity": baton.Capacity(blocks=8, block_tokens=4, slots=4)}),
             (baton.AttachRefused, {"run_dir": "relative"}),
             (baton.AttachRefused, {"run_dir": "/" + "long" * 30}),
             (baton.PeerLost, {}),
