@@ -29,7 +29,13 @@ machine. With --strict, 1: a row missed its target.`,
 		Example: `  baton bench
   baton bench --row plan --strict
   baton bench --row shm --rounds 31 -o json > shm.json`,
-		Args: noArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			err := noArgs(cmd, args)
+			if u, ok := errors.AsType[*UsageError](err); ok && checkRow(args[0]) == nil {
+				u.Hint = "baton bench --row " + args[0]
+			}
+			return err
+		},
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := m.check(); err != nil {
 				return err

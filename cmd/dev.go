@@ -145,7 +145,7 @@ config in the configuration of a sidecar.`,
 				return err
 			}
 			if o.Adapters, err = devAdapters(cmd.Context(), adapters); err != nil {
-				return &UsageError{Why: "--adapter " + err.Error(), Hint: "--adapter dynamo=dynamo.yaml; docs/DYNAMO.md shows the keys"}
+				return &UsageError{Why: "--adapter " + err.Error(), Hint: "--adapter dynamo=dynamo.yaml; docs/DYNAMO.md and docs/PLUGINS.md show the keys of FILE"}
 			}
 			return runDev(cmd, o, output == "json")
 		},

@@ -105,7 +105,7 @@ func (f *dynamoWorkerFlags) settings() (worker.Config, error) {
 		return wrong(fmt.Sprintf("--system %q: %v: want ip:port, such as 0.0.0.0:9090", c.System, err))
 	}
 	if err := f.read(&c); err != nil {
-		return wrong(err.Error())
+		return c, &UsageError{Why: "dynamo-worker: " + err.Error(), Hint: "baton dynamo-worker --help lists the flags; docs/DYNAMO.md shows the keys of FILE"}
 	}
 	return c, nil
 }
@@ -142,7 +142,7 @@ func (f *dynamoWorkerFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.Attend(ctx, looker(front.New(f.front).Tell, f.role))
+	w.Attend(ctx, looker(blocked(front.New(f.front).Tell, f.block), f.role))
 	slog.Info("ends: no new calls are taken after the grace period", "grace", f.grace)
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), f.grace+f.drain)
 	defer stop()
@@ -169,6 +169,21 @@ func hurry(last context.Context, stop func()) {
 		case <-last.Done():
 			return
 		}
+	}
+}
+
+// blocked is ask, and warns when the engine's blocks are not those that the card tells: routers
+// find no prefix then. It says so once for each length.
+func blocked(ask func(context.Context) (front.Told, error), want int32) func(context.Context) (front.Told, error) {
+	last := want
+	return func(ctx context.Context) (front.Told, error) {
+		t, err := ask(ctx)
+		if err == nil && t.Block != 0 && t.Block != last {
+			if last = t.Block; last != want {
+				slog.Warn("the engine has blocks of another length than --block-tokens: routers find no prefix in its cache, and reckon its room wrong", "engine", t.Block, "flag", want)
+			}
+		}
+		return t, err
 	}
 }
 

@@ -1,10 +1,13 @@
 package cmd
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -74,6 +77,25 @@ func TestTold(t *testing.T) {
 	}
 }
 
+// TestOtherBlocks: an engine whose blocks have another length than the flag says is told of, once.
+func TestOtherBlocks(t *testing.T) {
+	var said bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(old)
+	var told front.Told
+	ask := blocked(func(context.Context) (front.Told, error) { return told, nil }, 7)
+	for _, c := range []struct {
+		block int32
+		want  int
+	}{{0, 0}, {7, 0}, {16, 1}, {16, 1}, {0, 1}, {7, 1}, {32, 2}} {
+		told.Block = c.block
+		if got, err := ask(t.Context()); err != nil || got != told || strings.Count(said.String(), "--block-tokens") != c.want {
+			t.Errorf("%+v: %+v %v: %s", c, got, err, &said)
+		}
+	}
+}
+
 // TestNeverFits: what can never fit an engine is the caller's fault, and keeps its name; a
 // sidecar that is away is not.
 func TestNeverFits(t *testing.T) {
@@ -102,6 +124,28 @@ func TestEngineAway(t *testing.T) {
 	e.c = &front.Client{}
 	if _, _, err := e.Prefill(t.Context(), worker.Job{Label: "a", Tokens: []int32{1}, MaxNew: 2}); !errors.Is(err, handoff.ErrNotReady) {
 		t.Error(err)
+	}
+}
+
+// TestEngineKilled: so can a call in whose middle the engine ends.
+func TestEngineKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "front.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = bufio.NewReader(conn).ReadString('\n')
+			_, _ = io.WriteString(conn, "{\"token\":7}\n")
+			conn.Close()
+		}
+	}()
+	tokens := 0
+	_, err = fronted{front.New(path)}.Decode(t.Context(), worker.Job{Tokens: []int32{1}, MaxNew: 2}, nil, func(int32, *float32) error { tokens++; return nil })
+	if f, ok := errors.AsType[*wire.Fault](dynamo.Fault(err)); !ok || f.Kind() != wire.Unavailable || !strings.HasPrefix(f.Message, "handoff.peer: ") || tokens != 1 {
+		t.Errorf("%v after %d tokens", err, tokens)
 	}
 }
 

@@ -52,6 +52,8 @@ var calls = []struct {
 	{"sidecar --cluster c --pool p --group g --etcd.endpoints http://127.0.0.1:1 --tls.ca a --tls.cert b --tls.key c --staging.nixl.python /nope", 2, "", []string{"staging.nixl: ", "/nope"}},
 	{"sidecar --cluster c --pool p --group g --etcd.endpoints http://127.0.0.1:1 --tls.ca a --tls.cert b --tls.key c --staging.nixl.library /nope.so", 2, "", []string{"staging.nixl: ", "/nope.so"}},
 	{"bench --row nope", 2, "", []string{`--row "nope"`, "shm, plan"}},
+	{"bench dynamo", 2, "", []string{`unexpected word "dynamo"`, "baton bench --row dynamo"}},
+	{"bench nothing", 2, "", []string{`unexpected word "nothing"`, "baton bench --help"}},
 	{"bench --row lower/512", 2, "", []string{`--row "lower/512": is one result of the row lower, which is measured whole: want --row lower`}},
 	{"bench sim --trace --schedules 4", 2, "", []string{"--trace and --schedules are both given"}},
 	{"bench sim --trace --need 0", 2, "", []string{"--trace and --need are both given"}},

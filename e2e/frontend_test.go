@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -115,14 +116,21 @@ func (f *fronted) models() (names []string) {
 	return names
 }
 
-// freeAddr is an address of this host that nobody listens on.
+// freeAddr is an address of this host that nobody listens on. Its port is below those that the
+// kernel gives to whoever asks for any: nobody gets it until its user listens.
 func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const from, to = 20_000, 32_000
+	var err error
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", from+rand.IntN(to-from))
+		var l net.Listener
+		if l, err = net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal(err)
+	return ""
 }
 
 // ask is a request of the OpenAI API.

@@ -254,7 +254,7 @@ func TestSidecarAway(t *testing.T) {
 // tells holds what an engine tells of new requests against the name of an error.
 func tells(t *testing.T, r *engine.Rank, want string) {
 	t.Helper()
-	if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Closed != want || res.Room < 2 {
+	if _, res, err := ask(t, r, front.Request{Mode: front.Tell}); err != nil || res.Closed != want || res.Room < 2 || res.Block < 1 {
 		t.Errorf("it tells %q, room %d, %v; want %q", res.Closed, res.Room, err, want)
 	}
 }

@@ -25,7 +25,7 @@ func (r *Rank) Submit(ctx context.Context, req front.Request) (<-chan front.Even
 	}
 	if req.Mode == front.Tell {
 		told := make(chan front.Event, 1)
-		told <- front.Event{Result: &front.Result{Reason: string(r.Role()), Closed: r.closed(), Room: r.holds()}}
+		told <- front.Event{Result: &front.Result{Reason: string(r.Role()), Closed: r.closed(), Room: r.holds(), Block: r.cfg.BlockTokens}}
 		return told, nil
 	}
 	for _, t := range append(slices.Concat(req.Sample.Stop...), req.Tokens...) {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins/adapter"
 	"github.com/batonkv/baton/plugins/adapter/session"
 	"github.com/batonkv/baton/sidecar/handoff"
@@ -99,7 +99,7 @@ func (w *world) hold(n int) {
 		if time.Since(began) > patience {
 			w.t.Fatalf("the control plane shows %d blocks, want %d", got, n)
 		}
-		runtime.Gosched()
+		pause.For(w.t.Context(), time.Millisecond) // a control plane tells nobody what it shows
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"github.com/batonkv/baton/proto/errs"
+	"github.com/batonkv/baton/sidecar/handoff"
 )
 
 // Client asks one engine. It holds no connection; any number of goroutines may use it.
@@ -46,7 +47,7 @@ func (c *Client) Generate(ctx context.Context, r Request, token func(int32)) (Re
 }
 
 // Stream runs one request and calls each with the event of each token as it comes. Ending
-// ctx aborts the request at the engine.
+// ctx aborts the request at the engine. handoff.ErrPeer: the engine ended in the middle of it.
 func (c *Client) Stream(ctx context.Context, r Request, each func(Event)) (Result, error) {
 	if err := r.Check(); err != nil {
 		return Result{}, err
@@ -66,7 +67,7 @@ func (c *Client) Stream(ctx context.Context, r Request, each func(Event)) (Resul
 
 func exchange(conn net.Conn, r Request, each func(Event)) (Result, error) {
 	if err := json.NewEncoder(conn).Encode(r); err != nil {
-		return Result{}, fmt.Errorf("front: send: %w", err)
+		return Result{}, fmt.Errorf("front: send: %w: %w", handoff.ErrPeer, err)
 	}
 	in := bufio.NewScanner(conn)
 	in.Buffer(nil, maxLine)
@@ -86,10 +87,13 @@ func exchange(conn net.Conn, r Request, each func(Event)) (Result, error) {
 		}
 	}
 	err := in.Err()
-	if err == nil {
+	switch {
+	case errors.Is(err, bufio.ErrTooLong):
+		return Result{}, fmt.Errorf("%w: %w", ErrProtocol, err)
+	case err == nil:
 		err = errors.New("the engine closed the connection")
 	}
-	return Result{}, fmt.Errorf("front: receive: %w", err)
+	return Result{}, fmt.Errorf("front: receive: %w: %w", handoff.ErrPeer, err)
 }
 
 // never is an engine's refusal of a request that it can never serve, in its own words.
@@ -101,7 +105,7 @@ func (e *never) Unwrap() []error { return []error{ErrFailed, ErrRequest, e.error
 // waits for no step. ErrRequest: the front does not tell.
 func (c *Client) Tell(ctx context.Context) (Told, error) {
 	r, err := c.Generate(ctx, Request{Mode: Tell}, nil)
-	t := Told{Role: r.Reason, Room: max(r.Room, 0)}
+	t := Told{Role: r.Reason, Room: max(r.Room, 0), Block: max(r.Block, 0)}
 	if err == nil && r.Closed != "" {
 		t.Closed = errs.FromName(r.Closed, "the engine takes no new request")
 	}

@@ -154,6 +154,7 @@ type Result struct {
 	Pool      *Pool             `json:"pool,omitempty"`          // of Stats
 	Closed    string            `json:"closed,omitempty"`        // of Tell: the name of the error that new requests end with, as docs/PLUGINS.md lists them
 	Room      int32             `json:"room,omitempty"`          // of Tell: tokens of prompt and answer that the pool can hold
+	Block     int32             `json:"block_tokens,omitempty"`  // of Tell: tokens of a block
 }
 
 // Told is what an engine tells of itself.
@@ -161,6 +162,7 @@ type Told struct {
 	Role   string // prefill, decode or both
 	Closed error  // with which new requests end at the moment; nil: they are taken
 	Room   int32  // tokens of prompt and answer that the pool can hold; 0: it does not tell
+	Block  int32  // tokens of a block; 0: it does not tell
 }
 
 // Pool is what rank 0's allocator holds. Blocks that are cached and held by nobody are free.

@@ -104,6 +104,36 @@ func TestGenerateSampled(t *testing.T) {
 	}
 }
 
+// TestEngineEnds: an engine that ends in the middle of a request is a peer that is lost.
+func TestEngineEnds(t *testing.T) {
+	for sends, want := range map[string]error{"": handoff.ErrPeer, "{\"token\":7}\n": handoff.ErrPeer, "{\"tok": front.ErrProtocol,
+		strings.Repeat("x", 1<<25): front.ErrProtocol} {
+		path := filepath.Join(t.TempDir(), "front.sock")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			conn, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+				t.Error(err)
+			}
+			_, _ = conn.Write([]byte(sends)) // a client that has enough hangs up
+		})
+		if _, err := front.New(path).Generate(t.Context(), front.Request{Tokens: []int32{1}, MaxNew: 2, Mode: front.Full}, nil); !errors.Is(err, want) {
+			t.Errorf("%.20q: %v", sends, err)
+		}
+		l.Close()
+		wg.Wait()
+	}
+}
+
 func TestErrors(t *testing.T) {
 	_, path := serve(t, front.Event{Err: errors.New("no room")})
 	c, err := front.Dial(t.Context(), path)

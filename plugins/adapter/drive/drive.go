@@ -105,6 +105,7 @@ type Session struct {
 	mu     sync.Mutex // guards:
 	status session.Status
 	counts func() map[string]float64 // of the life that is open; nil: it counts nothing
+	wrong  *sync.Once                // of that life: what is wrong with its counts is said once
 }
 
 // life is a Life from Open to Closed.
@@ -157,29 +158,37 @@ func (s *Session) Status() session.Status {
 
 // Counts are what the adapter counts in its present life; nil while there is none, or when it
 // counts what adapter.CheckCounts does not allow.
-func (s *Session) Counts() (counts map[string]float64) {
+func (s *Session) Counts() map[string]float64 {
 	s.mu.Lock()
-	of := s.counts
+	of, wrong := s.counts, s.wrong
 	s.mu.Unlock()
 	if of == nil {
 		return nil
 	}
-	defer func() {
-		if recover() != nil { // a scrape does not end a sidecar
-			counts = nil
-		}
-	}()
-	if counts = of(); adapter.CheckCounts(counts) != nil {
+	counts, err := count(of)
+	if err != nil {
+		wrong.Do(func() { s.cfg.Log.Warn("adapter's counts are not shown", "err", err) })
 		return nil
 	}
 	return counts
+}
+
+// count asks an adapter. A scrape does not end a sidecar: a panic is an error.
+func count(of func() map[string]float64) (counts map[string]float64, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("adapter: Counts panics: %v", r)
+		}
+	}()
+	counts = of()
+	return counts, adapter.CheckCounts(counts)
 }
 
 // counting sets whom Counts asks.
 func (s *Session) counting(counts func() map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts = counts
+	s.counts, s.wrong = counts, new(sync.Once)
 }
 
 // run steps the machine; it owns all else.

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -8,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,11 +178,18 @@ func TestCounts(t *testing.T) {
 		if c := s.Counts(); c["life"] != 2 {
 			t.Errorf("%v, want those of life 2", c)
 		}
+		var said bytes.Buffer
+		s.cfg.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))
 		for _, of := range []func() map[string]float64{func() map[string]float64 { panic("counts") }, func() map[string]float64 { return map[string]float64{"No": 1} }} {
 			s.counting(of)
-			if c := s.Counts(); c != nil {
-				t.Error(c)
+			for range 3 {
+				if c := s.Counts(); c != nil {
+					t.Error(c)
+				}
 			}
+		}
+		if n := strings.Count(said.String(), "counts are not shown"); n != 2 {
+			t.Errorf("said %d times of two faults: %s", n, &said)
 		}
 		stop(t, s)
 		if c := s.Counts(); c != nil {

@@ -88,7 +88,7 @@ func (c *Config) check() (errs []error) {
 	}
 	at, err := netip.ParseAddrPort(c.Listen)
 	if err != nil {
-		fault("listen: %q: want ip:port, such as 10.0.0.5:0: Dynamo's clients dial no host names", c.Listen)
+		fault("listen: %q: want ip:port, such as 10.0.0.5:0, with a port of 0 to 65535: Dynamo's clients dial no host names", c.Listen)
 	}
 	c.advertise = at.Addr()
 	if c.Advertise != "" {

@@ -1,6 +1,7 @@
 package dynamo
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -87,8 +88,11 @@ func (p *publisher) tell(l Lifecycle) {
 	if err == nil {
 		err = p.nc.Publish(p.subject, b)
 	}
+	if errors.Is(err, natsgo.ErrReconnectBufExceeded) { // nothing is kept for a server that is away
+		err = errors.Join(natsgo.ErrDisconnected, p.nc.LastError())
+	}
 	if err != nil && !p.failing {
-		p.log.Warn("events of Dynamo's event plane are dropped until NATS is there", "err", err)
+		p.log.Warn("events of Dynamo's event plane are dropped until NATS at nats.urls answers", "err", err)
 	}
 	p.failing = err != nil
 }

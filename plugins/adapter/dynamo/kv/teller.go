@@ -61,6 +61,7 @@ type Teller struct {
 	before  Sent // of sources that have ended
 	waits   bool // one goroutine does until a source that could not begin is tried again
 	warned  map[string]bool
+	doubled map[directory.Worker]bool // another source tells of them, which was said
 }
 
 // told is a source with its records.
@@ -76,7 +77,7 @@ type told struct {
 func NewTeller(cfg Config, feed adapter.BlockFeed) *Teller {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &Teller{cfg: cfg, keeper: directory.Keep(cfg.Backend, cfg.Look, cfg.Log), wake: make(chan struct{}, 1), stop: stop,
-		log: NewLog(), sources: map[directory.Worker]*told{}, warned: map[string]bool{}}
+		log: NewLog(), sources: map[directory.Worker]*told{}, warned: map[string]bool{}, doubled: map[directory.Worker]bool{}}
 	t.over.Go(func() { t.watch(ctx, directory.Models+cfg.State.Namespace+"/", t.cards) })
 	t.over.Go(func() { t.watch(ctx, directory.SourcesOf(cfg.State, Topic), t.foreign) })
 	t.over.Go(func() { t.run(ctx) })
@@ -207,11 +208,11 @@ func (t *Teller) settle(ctx context.Context) {
 			t.end(w)
 		}
 	}
+	t.compete()
 	var fresh []*told
 	for _, w := range sorted(t.workers) {
 		switch _, ok := t.others[w]; {
-		case ok:
-			t.warn(fmt.Sprintf("another source tells of worker %x: routers hear nobody while there are two, so this one waits unless it was the first", w.ID))
+		case ok: // compete says so
 		case t.sources[w] == nil:
 			n, err := t.begin(ctx, w)
 			if err != nil {
@@ -233,6 +234,25 @@ func (t *Teller) settle(ctx context.Context) {
 	for _, n := range fresh {
 		if t.cfg.Live {
 			t.over.Go(func() { t.again(n.life) })
+		}
+	}
+}
+
+// compete says of which workers another source tells, and when that is over.
+func (t *Teller) compete() {
+	for _, w := range sorted(t.workers) {
+		if _, ok := t.others[w]; ok && !t.doubled[w] {
+			t.doubled[w] = true
+			t.cfg.Log.Warn("another source tells of this worker: routers hear nobody while there are two, so this one waits unless it was the first", "worker", fmt.Sprintf("%x", w.ID))
+		}
+	}
+	for _, w := range sorted(t.doubled) {
+		if _, ok := t.others[w]; ok {
+			continue
+		}
+		delete(t.doubled, w)
+		if _, ok := t.workers[w]; ok {
+			t.cfg.Log.Info("no other source tells of this worker any more: routers hear this one", "worker", fmt.Sprintf("%x", w.ID))
 		}
 	}
 }

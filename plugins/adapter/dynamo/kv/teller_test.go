@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,6 +216,33 @@ func TestWaitsForAnother(t *testing.T) {
 	if all := r.sources(2); all[0].ID == 99 || all[1].ID == 99 {
 		t.Errorf("%+v", all)
 	}
+}
+
+// TestCompetes: that another source tells of a worker is said once, and once that it is over; of
+// a worker that is gone only the first.
+func TestCompetes(t *testing.T) {
+	var said bytes.Buffer
+	one, two := directory.Worker{ID: 1}, directory.Worker{ID: 2}
+	teller := &Teller{cfg: Config{Log: slog.New(slog.NewTextHandler(&said, nil))}, workers: map[directory.Worker]int32{one: 4, two: 4}, doubled: map[directory.Worker]bool{}}
+	step := func(begun, over int, others ...directory.Worker) {
+		t.Helper()
+		teller.others = map[directory.Worker]uint64{}
+		for _, w := range others {
+			teller.others[w] = 99
+		}
+		teller.compete()
+		teller.compete()
+		if a, b := strings.Count(said.String(), "another source"), strings.Count(said.String(), "no other source"); a != begun || b != over {
+			t.Errorf("%d and %d times, want %d and %d: %s", a, b, begun, over, &said)
+		}
+	}
+	step(0, 0)
+	step(1, 0, one)
+	step(2, 0, one, two)
+	step(2, 1, two)
+	step(3, 1, one, two)
+	delete(teller.workers, one)
+	step(3, 2)
 }
 
 // TestOfTwoOneStays: two that began at once do not both go on.

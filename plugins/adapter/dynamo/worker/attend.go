@@ -16,7 +16,7 @@ const (
 	lookWithin = 2 * time.Second
 	passedBy   = 3  // looks in a row: what they show of an engine does not pass at once
 	lostAfter  = 15 // looks in a row without an answer: what runs is ended
-	joinedBy   = 15 // looks in a row at an engine that serves: its group should have joined, too
+	joinedBy   = 12 // looks in a row at an engine that serves: its group should have joined, too
 )
 
 // Look asks an engine how it is: nil when it serves, and how many tokens of prompt and answer
@@ -45,12 +45,14 @@ func (w *Worker) Attend(ctx context.Context, look Look) {
 
 func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
 	var now, last view
-	row := 0 // looks in a row that showed last
+	row := 0 // looks in a row that showed last; those between two ticks are one
 	for first := true; ; first = false {
+		ticks := 1
 		if !first {
 			select {
 			case <-tick:
 			case <-w.engine.refused:
+				ticks = 0 // callers are not patient
 			case <-ctx.Done():
 				return
 			}
@@ -62,10 +64,11 @@ func (w *Worker) attend(ctx context.Context, tick <-chan time.Time, look Look) {
 			return
 		}
 		v := seen(err)
-		if row++; v.word != last.word {
+		if row += ticks; v.word != last.word {
 			row = 1
 		}
 		switch last = v; {
+		case ticks == 0:
 		case v.word == hangs.word && row == lostAfter:
 			w.engine.lose()
 		case v.why == nil && row == joinedBy:

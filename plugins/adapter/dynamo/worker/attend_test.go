@@ -12,6 +12,7 @@ import (
 
 	"github.com/batonkv/baton/discovery"
 	"github.com/batonkv/baton/plugins/adapter/dynamo"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 	"github.com/batonkv/baton/sidecar/handoff"
 )
@@ -140,6 +141,54 @@ func TestRefusedLooks(t *testing.T) {
 	})
 	if looks != 2 {
 		t.Error(looks)
+	}
+}
+
+// TestRefusedLooksAreNone: looks that refused calls bring count neither as seconds of an engine
+// that hangs nor of one whose group should have joined.
+func TestRefusedLooksAreNone(t *testing.T) {
+	for _, shown := range []error{nil, context.DeadlineExceeded} {
+		var said bytes.Buffer
+		r := newRig(t, discovery.Decode, true, func(c *Config) { c.Group, c.Log = "nogroup", slog.New(slog.NewTextHandler(&said, nil)) })
+		lost := r.worker.engine.lost
+		ctx, cancel := context.WithCancel(r.ctx())
+		looks := 0
+		r.worker.attend(ctx, nil, func(context.Context) (int32, error) {
+			r.worker.engine.refused <- struct{}{}
+			if looks++; looks > 3*joinedBy {
+				cancel()
+			}
+			return 0, shown
+		})
+		r.close(r.ctx())
+		if lost.Err() != nil || strings.Contains(said.String(), "no group of this name") {
+			t.Errorf("%v: calls end: %v; %s", shown, lost.Err(), &said)
+		}
+	}
+}
+
+// TestTwoOfOneGroup: a worker tells of another one of its engine, and not of itself.
+func TestTwoOfOneGroup(t *testing.T) {
+	for group, want := range map[string]int{"p": 1, "q": 0} {
+		var said bytes.Buffer
+		r := newRig(t, discovery.Decode, true, func(c *Config) { c.Group, c.Log = "p", slog.New(slog.NewTextHandler(&said, nil)) })
+		r.attend(nil, nil)
+		text := fmt.Appendf(nil, `{"runtime_config":{"runtime_data":{"baton_group":%q}}}`, group)
+		card, err := directory.NewModel(r.worker.endpoint(), 7, text).Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := directory.Keep(r.files, time.Second, r.log)
+		defer other.Close(context.Background())
+		other.Set([]directory.Record{card})
+		if err := errors.Join(other.Settled(r.ctx()), r.worker.Ready(r.ctx())); err != nil {
+			t.Fatal(err)
+		}
+		r.attend(make([]error, joinedBy)...)
+		r.close(r.ctx())
+		if n := strings.Count(said.String(), "another worker serves"); n != want {
+			t.Errorf("%q: %s", group, &said)
+		}
 	}
 }
 

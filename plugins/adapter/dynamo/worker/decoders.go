@@ -3,14 +3,15 @@ package worker
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"math"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/batonkv/baton/internal/pause"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/directory"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
+	"github.com/batonkv/baton/plugins/adapter/dynamo/wire"
 )
 
 // decoders are the workers that go on with what a prefill worker begins: it knows by their cards what
@@ -20,9 +21,29 @@ type decoders struct {
 	prefix  string
 	model   string
 	log     *slog.Logger
-	room    atomic.Int64 // tokens of prompt and answer that the largest holds; 0: not known
 	stop    context.CancelFunc
 	done    chan struct{}
+
+	mu   sync.Mutex // guards:
+	room int64      // tokens of prompt and answer that the largest holds; 0: not known
+	more int64      // that a larger one held, until then
+	then time.Time
+}
+
+// comesBack is how long one that is gone may come back: it drains, or is started again.
+const comesBack = 30 * time.Second
+
+// see takes what the largest holds.
+func (d *decoders) see(room int64, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !now.Before(d.then) {
+		d.more = 0
+	}
+	if d.room > room {
+		d.more, d.then = max(d.more, d.room), now.Add(comesBack)
+	}
+	d.room = room
 }
 
 // followDecoders starts to read their cards, until close. The backend stays its owner's.
@@ -52,9 +73,9 @@ func (d *decoders) follow(ctx context.Context) {
 				d.log.Debug("the cards of decode workers are not known", "err", err)
 				break
 			}
-			d.room.Store(d.most(s))
+			d.see(d.most(s), time.Now())
 		}
-		d.room.Store(0)
+		d.see(0, time.Now())
 		pause.For(ctx, again)
 	}
 }
@@ -87,14 +108,20 @@ func (d *decoders) most(cards directory.Snapshot) (room int64) {
 	return room
 }
 
-// tooLong says why n tokens of prompt and answer can be decoded by nobody, "" if they can, or
+// tooLong says why n tokens of prompt and answer can be decoded by nobody, nil if they can, or
 // that is not known.
-func (d *decoders) tooLong(n int) string {
+func (d *decoders) tooLong(n int, now time.Time) error {
 	if d == nil {
-		return ""
+		return nil
 	}
-	if room := d.room.Load(); room > 0 && int64(n) > room {
-		return fmt.Sprintf("handoff.capacity: %d tokens of prompt and answer, the decode worker with most room holds %d", n, room)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	const text = "%s: %d tokens of prompt and answer, the decode worker with most room holds %d"
+	switch tokens := int64(n); {
+	case d.room == 0 || tokens <= d.room:
+		return nil
+	case tokens <= d.more && now.Before(d.then):
+		return plane.Fault(wire.Unavailable, text+"; one that holds %d was there a moment ago", "handoff.not-ready", n, d.room, d.more)
 	}
-	return ""
+	return plane.Fault(wire.InvalidArgument, text, "handoff.capacity", n, d.room)
 }

@@ -48,6 +48,42 @@ func TestMost(t *testing.T) {
 	}
 }
 
+// TestComesBack: what a worker held that is gone for a moment may be asked again; for ever is only
+// what none held lately.
+func TestComesBack(t *testing.T) {
+	at := time.Unix(1000, 0)
+	var d decoders
+	kind := func(n int, after time.Duration) string {
+		f, _ := errors.AsType[*wire.Fault](d.tooLong(n, at.Add(after)))
+		if f == nil {
+			return ""
+		}
+		return f.Kind()
+	}
+	want := func(after time.Duration, kinds ...string) {
+		t.Helper()
+		for i, n := range []int{33, 65, 145, 146} {
+			if got := kind(n, after); got != kinds[i] {
+				t.Errorf("%d tokens after %v: %q, want %q", n, after, got, kinds[i])
+			}
+		}
+	}
+	want(0, "", "", "", "")
+	d.see(145, at)
+	want(0, "", "", "", wire.InvalidArgument)
+	d.see(65, at) // the largest drains
+	want(comesBack-1, "", "", wire.Unavailable, wire.InvalidArgument)
+	want(comesBack, "", "", wire.InvalidArgument, wire.InvalidArgument)
+	d.see(33, at.Add(comesBack-1)) // and the second
+	want(2*comesBack-2, "", wire.Unavailable, wire.Unavailable, wire.InvalidArgument)
+	d.see(0, at.Add(2*comesBack)) // nothing is known
+	want(2*comesBack, "", "", "", "")
+	d.see(33, at.Add(2*comesBack+1))
+	want(2*comesBack+1, "", wire.InvalidArgument, wire.InvalidArgument, wire.InvalidArgument)
+	d.see(145, at.Add(2*comesBack+2))
+	want(2*comesBack+2, "", "", "", wire.InvalidArgument)
+}
+
 // attendOne has a worker's engine tell once how many tokens it holds.
 func (r *rig) attendOne(room int32) {
 	r.t.Helper()
@@ -86,7 +122,7 @@ func TestNobodyDecodes(t *testing.T) {
 	p := &Worker{cfg: Config{Dynamo: d.cfg, Model: "tiny", MaxNew: 4, Log: d.log}}
 	p.others = followDecoders(d.files, p.cfg)
 	t.Cleanup(p.others.close)
-	for ctx := d.ctx(); p.others.room.Load() != 33; runtime.Gosched() {
+	for ctx := d.ctx(); p.others.tooLong(34, time.Now()) == nil; runtime.Gosched() {
 		if ctx.Err() != nil {
 			t.Fatal("the card of decode is not seen")
 		}

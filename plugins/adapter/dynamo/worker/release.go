@@ -120,7 +120,8 @@ func (w *Worker) holders(ctx context.Context, group string) (named, others []pla
 }
 
 // missGroup warns when no group has the name that the worker was given: hand-offs are not
-// released then, and routers hear of no cache.
+// released then, and routers hear of no cache. It warns of another worker of the group, too:
+// routers take the one engine for two.
 func (w *Worker) missGroup() {
 	if w.cfg.Group == "" {
 		return
@@ -129,6 +130,17 @@ func (w *Worker) missGroup() {
 	defer cancel()
 	if named, _, err := w.holders(ctx, w.cfg.Group); err == nil && len(named) == 0 {
 		w.cfg.Log.Warn("no group of this name has joined the deployment: look at --group, and whether rank 0's sidecar has the adapter", "group", w.cfg.Group, "component", w.cfg.Dynamo.Component)
+	}
+	e := w.endpoint()
+	cards, err := first(ctx, w.backend, directory.Models+e.Namespace+"/"+e.Component+"/"+e.Name+"/")
+	if err != nil {
+		return
+	}
+	for _, r := range cards {
+		var m directory.Model
+		if json.Unmarshal(r.Value, &m) == nil && m.Group() == w.cfg.Group && m.ID != w.id {
+			w.cfg.Log.Warn("another worker serves this group: an engine wants one, since routers take each for an engine of its own", "group", w.cfg.Group, "instance", fmt.Sprintf("%x", m.ID))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/batonkv/baton/plugins/adapter/dynamo"
 	"github.com/batonkv/baton/plugins/adapter/dynamo/plane"
@@ -94,13 +95,10 @@ func (w *Worker) job(c plane.Call) (Job, *PrefillResult, error) {
 	case q.Output.Prompt != nil:
 		why = "output_options.prompt_logprobs: a prompt's tokens have none"
 	}
-	if why == "" {
-		why = w.others.tooLong(len(q.Tokens) + int(or(q.Stop.MaxTokens, 1)))
-	}
 	if why != "" {
 		return j, q.Prefill, plane.Fault(wire.InvalidArgument, "%s", why)
 	}
-	return j, q.Prefill, nil
+	return j, q.Prefill, w.others.tooLong(len(q.Tokens)+int(or(q.Stop.MaxTokens, 1)), time.Now())
 }
 
 // open is the limit of an answer that was given none, behind a prompt: what fits the engine.

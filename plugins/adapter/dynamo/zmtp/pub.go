@@ -2,13 +2,12 @@
 // mechanism NULL, as any SUB socket reads it.
 //
 // A subscriber has a queue. One that is behind more than that is waited for, for a bounded
-// time until it has caught up again; beyond it loses messages, and slows nobody. What
-// subscribers send is bounded before it is read.
+// time until it has caught up again; beyond it loses messages, and slows nobody. The bytes of
+// all queues, and the waits for all subscribers, are bounded together. What subscribers send
+// is bounded before it is read.
 package zmtp
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,9 +30,11 @@ const (
 	maxTopic    = 256 // bytes
 	maxFrame    = 4 << 10
 	queue       = 1024     // messages that a subscriber may be behind
-	queueBytes  = 64 << 20 // of them
+	queueBytes  = 64 << 20 // of them; less when many share allBytes
+	allBytes    = 256 << 20
 	greetWithin = 5 * time.Second
 	patience    = 5 * time.Second // with a subscriber, from its full queue on until that is empty
+	regain      = 6               // a second in which nobody is waited for gives a sixth of one in which somebody may be
 	writeWithin = 10 * time.Second
 	acceptPause = 100 * time.Millisecond
 )
@@ -45,8 +46,11 @@ type Pub struct {
 	done chan struct{}
 	room chan struct{} // holds a token after a queue got shorter
 	lost atomic.Uint64
+	all  bytesOfAll
 
-	sending sync.Mutex // held by Send
+	sending sync.Mutex    // held by Send; guards:
+	spare   time.Duration // how long it may still wait, patience at most
+	counted time.Time     // when spare was right
 
 	mu     sync.Mutex // guards:
 	peers  map[*peer]bool
@@ -71,7 +75,8 @@ func (p *Pub) Addr() netip.AddrPort { return p.ln.Addr().(*net.TCPAddr).AddrPort
 func (p *Pub) Lost() uint64 { return p.lost.Load() }
 
 // Send gives a message to every subscriber of a topic that its first frame begins with. It
-// waits for those whose queue is full, until ctx ends and as long as patience with each lasts.
+// waits for those whose queue is full, until ctx ends and as long as patience with each lasts,
+// and with all: a row of slow subscribers costs no more than one.
 func (p *Pub) Send(ctx context.Context, frames ...[]byte) {
 	if len(frames) == 0 {
 		return
@@ -89,14 +94,18 @@ func (p *Pub) Send(ctx context.Context, frames ...[]byte) {
 	if len(wanting) == 0 {
 		return
 	}
+	p.spare += time.Since(p.counted) / regain
+	p.wait(0)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for over := false; ; {
+		over = over || p.spare <= 0
 		var wait time.Duration
 		if wanting, wait = p.offer(b, wanting, over); len(wanting) == 0 {
 			return
 		}
-		timer.Reset(wait)
+		timer.Reset(min(wait, p.spare))
+		from := time.Now()
 		select {
 		case <-p.room:
 		case <-timer.C:
@@ -105,7 +114,13 @@ func (p *Pub) Send(ctx context.Context, frames ...[]byte) {
 		case <-p.done:
 			over = true
 		}
+		p.wait(time.Since(from))
 	}
+}
+
+// wait takes account of a wait of Send.
+func (p *Pub) wait(waited time.Duration) {
+	p.spare, p.counted = min(p.spare, patience)-waited, time.Now()
 }
 
 // offer gives b to those that have room, and takes it for lost to those with which patience is
@@ -156,7 +171,7 @@ func (p *Pub) accept() {
 				return
 			}
 		}
-		c := &peer{conn: conn, topics: map[string]int{}, out: make(chan []byte, queue), gone: make(chan struct{})}
+		c := newPeer(conn, &p.all)
 		if !p.keep(c) {
 			conn.Close()
 			continue
@@ -175,6 +190,7 @@ func (p *Pub) keep(c *peer) bool {
 		return false
 	}
 	p.peers[c] = true
+	p.all.peers.Add(1)
 	return true
 }
 
@@ -182,6 +198,8 @@ func (p *Pub) forget(c *peer) {
 	p.mu.Lock()
 	delete(p.peers, c)
 	p.mu.Unlock()
+	p.all.peers.Add(-1)
+	c.end()
 	c.conn.Close()
 	p.shorter()
 }
@@ -192,151 +210,4 @@ func (p *Pub) shorter() {
 	case p.room <- struct{}{}:
 	default:
 	}
-}
-
-// peer is one subscriber.
-type peer struct {
-	conn net.Conn
-	out  chan []byte
-	gone chan struct{} // closes when it reads no more
-	held atomic.Int64  // bytes of out
-
-	// behind is since when it has not been without messages, from a full queue on; Send's own.
-	behind time.Time
-
-	mu     sync.Mutex // guards:
-	topics map[string]int
-}
-
-// take is put for Send, which keeps account of it.
-func (c *peer) take(b []byte) bool {
-	if c.held.Load() == 0 {
-		c.behind = time.Time{}
-	}
-	ok := c.put(b)
-	if !ok && c.behind.IsZero() {
-		c.behind = time.Now()
-	}
-	return ok
-}
-
-// left says whether it reads no more.
-func (c *peer) left() bool {
-	select {
-	case <-c.gone:
-		return true
-	default:
-		return false
-	}
-}
-
-// put queues a message; false when there is no room.
-func (c *peer) put(b []byte) bool {
-	if c.held.Add(int64(len(b))) <= queueBytes {
-		select {
-		case c.out <- b:
-			return true
-		default:
-		}
-	}
-	c.held.Add(-int64(len(b)))
-	return false
-}
-
-func (c *peer) wants(first []byte) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for t := range c.topics {
-		if bytes.HasPrefix(first, []byte(t)) {
-			return true
-		}
-	}
-	return false
-}
-
-// serve greets, then writes what is queued, and tells shorter so, while it reads what is wanted.
-func (c *peer) serve(shorter func()) error {
-	if err := c.conn.SetDeadline(time.Now().Add(greetWithin)); err != nil {
-		return err
-	}
-	if _, err := c.conn.Write(greeting()); err != nil {
-		return err
-	}
-	r := bufio.NewReaderSize(c.conn, maxFrame)
-	if err := readGreeting(r); err != nil {
-		return err
-	}
-	if _, err := c.conn.Write(appendCommand(nil, "READY", property("Socket-Type", "PUB"))); err != nil {
-		return err
-	}
-	if err := readReady(r); err != nil {
-		return err
-	}
-	if err := c.conn.SetDeadline(time.Time{}); err != nil {
-		return err
-	}
-	var writing sync.WaitGroup
-	writing.Go(func() { c.write(shorter) })
-	err := c.read(r)
-	close(c.gone)
-	c.conn.Close()
-	writing.Wait()
-	return err
-}
-
-func (c *peer) write(shorter func()) {
-	for {
-		select {
-		case b := <-c.out:
-			c.held.Add(-int64(len(b)))
-			shorter()
-			err := c.conn.SetWriteDeadline(time.Now().Add(writeWithin))
-			if err == nil {
-				_, err = c.conn.Write(b)
-			}
-			if err != nil {
-				c.conn.Close() // which ends read
-				return
-			}
-		case <-c.gone:
-			return
-		}
-	}
-}
-
-// read hears subscriptions until the connection ends.
-func (c *peer) read(r *bufio.Reader) error {
-	for {
-		f, err := readFrame(r)
-		if err != nil {
-			return err
-		}
-		topic, on, ok := f.subscription()
-		switch {
-		case ok:
-			if err := c.subscribe(string(topic), on); err != nil {
-				return err
-			}
-		case f.command:
-			if answer := pong(f); answer != nil && !c.put(answer) {
-				return fmt.Errorf("%w: pings, and does not read", ErrMalformed)
-			}
-		}
-	}
-}
-
-func (c *peer) subscribe(topic string, on bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case !on && c.topics[topic] > 1:
-		c.topics[topic]--
-	case !on:
-		delete(c.topics, topic)
-	case len(topic) > maxTopic || len(c.topics) >= maxTopics:
-		return fmt.Errorf("%w: a topic of %d bytes after %d topics, at most %d and %d", ErrMalformed, len(topic), len(c.topics), maxTopic, maxTopics)
-	default:
-		c.topics[topic]++
-	}
-	return nil
 }

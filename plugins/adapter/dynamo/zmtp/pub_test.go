@@ -4,14 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -127,119 +124,6 @@ func TestPublishes(t *testing.T) {
 	if m := b.message(); len(m) != 2 || m[0] != "other" || m[1] != "" {
 		t.Errorf("%.100q", m)
 	}
-}
-
-// byHand is a publisher with a subscriber of everything, whose queue goes to the pipe.
-func byHand(t *testing.T) (*Pub, *peer, net.Conn) {
-	mine, theirs := net.Pipe()
-	p := &Pub{done: make(chan struct{}), room: make(chan struct{}, 1)}
-	c := &peer{conn: mine, topics: map[string]int{"": 1}, out: make(chan []byte, queue), gone: make(chan struct{})}
-	p.peers = map[*peer]bool{c: true}
-	var over sync.WaitGroup
-	over.Go(func() { c.write(p.shorter) })
-	t.Cleanup(func() {
-		mine.Close()
-		theirs.Close()
-		close(c.gone)
-		over.Wait()
-	})
-	return p, c, theirs
-}
-
-// TestReaderLosesNothing: of a burst that is longer than the queue, in messages or bytes, a
-// subscriber that reads gets all, in order, and no more than the queue is kept meanwhile.
-func TestReaderLosesNothing(t *testing.T) {
-	for name, k := range map[string]struct{ messages, size int }{"messages": {3 * queue, 8}, "bytes": {200, 1 << 20}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p, c, theirs := byHand(t)
-				sub := &sub{t, theirs, bufio.NewReader(theirs)}
-				sent := 0
-				var sending sync.WaitGroup
-				sending.Go(func() {
-					for ; sent < k.messages; sent++ {
-						p.Send(t.Context(), binary.BigEndian.AppendUint64(nil, uint64(sent)), make([]byte, k.size))
-					}
-				})
-				synctest.Wait()
-				if sent == k.messages || len(c.out) > queue || c.held.Load() > queueBytes {
-					t.Fatalf("%d sent, %d kept of %d bytes", sent, len(c.out), c.held.Load())
-				}
-				for n := range uint64(k.messages) {
-					time.Sleep(time.Millisecond)
-					if m := sub.message(); binary.BigEndian.Uint64([]byte(m[0])) != n || c.held.Load() > queueBytes {
-						t.Fatalf("%x in place of %d; %d bytes are kept", m[0], n, c.held.Load())
-					}
-				}
-				sending.Wait()
-				if p.Lost() != 0 {
-					t.Errorf("%d lost", p.Lost())
-				}
-			})
-		})
-	}
-}
-
-// TestSlow: with a subscriber that does not read, or too slowly, patience ends once: then it
-// loses messages and slows nobody, until it has caught up.
-func TestSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, c, theirs := byHand(t)
-		sub := &sub{t, theirs, bufio.NewReader(theirs)}
-		send := func(n int) time.Duration {
-			began := time.Now()
-			for range n {
-				p.Send(t.Context(), []byte("m"))
-				synctest.Wait()
-			}
-			return time.Since(began)
-		}
-		// One message is with the writer.
-		if took := send(queue + 1); took != 0 || p.Lost() != 0 || len(c.out) != queue {
-			t.Fatalf("%v, %d lost, %d kept", took, p.Lost(), len(c.out))
-		}
-		if took := send(3); took != patience || p.Lost() != 3 {
-			t.Errorf("waited %v, %d lost", took, p.Lost())
-		}
-		sub.message()
-		synctest.Wait()
-		if took := send(2); took != 0 || p.Lost() != 4 {
-			t.Errorf("one that is behind still: waited %v, %d lost", took, p.Lost())
-		}
-		for range queue + 1 {
-			sub.message()
-		}
-		synctest.Wait()
-		if send(queue + 1); p.Lost() != 4 {
-			t.Errorf("%d lost", p.Lost())
-		}
-		ended, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(patience/2, cancel)
-		began := time.Now()
-		if p.Send(ended, []byte("m")); time.Since(began) != patience/2 || p.Lost() != 5 {
-			t.Errorf("waited %v beyond ctx, %d lost", time.Since(began)-patience/2, p.Lost())
-		}
-	})
-}
-
-// TestFastBesideSlow: who reads gets everything while another does not read.
-func TestFastBesideSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, _, _ := byHand(t)
-		q, fast, theirs := byHand(t)
-		q.peers = nil
-		p.peers[fast] = true // q's room is nobody's: this one's queue is never full
-		sub := &sub{t, theirs, bufio.NewReader(theirs)}
-		for n := range queue + 10 {
-			p.Send(t.Context(), []byte{byte(n)})
-			if m := sub.message(); m[0] != string([]byte{byte(n)}) {
-				t.Fatalf("%q", m)
-			}
-		}
-		if p.Lost() != 9 {
-			t.Errorf("%d lost", p.Lost())
-		}
-	})
 }
 
 // TestStrangers: whoever does not speak as a subscriber does is shut out.
