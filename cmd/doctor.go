@@ -25,7 +25,8 @@ Age is that of the figures: a link that hand-offs use is not measured meanwhile.
 are measured; a local mover (baton mover) that stands still shows in hand-offs, not here.
 
 Exit code 0: all is well. 1: a link is degraded or broken, or was not measured in time, or a
-sidecar does not answer and is in discovery still.`
+sidecar does not answer and is in discovery still, or a group is not ready: not every rank has
+attached.`
 
 // doctorQuiet is how long doctor waits before it says that it does.
 const doctorQuiet = 3 * time.Second

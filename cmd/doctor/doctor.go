@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,8 +19,8 @@ import (
 	"github.com/batonkv/baton/transfer/choice"
 )
 
-// ErrUnwell says that a link is degraded, broken or was not measured though it was to be, or
-// that a sidecar does not answer.
+// ErrUnwell says that a link is degraded, broken or was not measured though it was to be, that
+// a sidecar does not answer, or that a group is not ready.
 var ErrUnwell = errors.New("doctor: not all is well")
 
 // Report is what the sidecars of a cluster said.
@@ -54,6 +55,9 @@ func (r Report) Verdict() error {
 	if silent > 0 {
 		bad = append(bad, say.Count(silent, "sidecar")+" without an answer")
 	}
+	if n := len(r.lacking()); n > 0 {
+		bad = append(bad, say.Count(n, "group")+" not ready")
+	}
 	if len(bad) == 0 {
 		return nil
 	}
@@ -69,6 +73,21 @@ func (r Report) wrong(l handoff.Link) bool {
 		return !r.Known && l.Finding.Cause != ""
 	}
 	return false
+}
+
+// lacking are the groups in which no leader says that every rank is attached, in order.
+func (r Report) lacking() (out []string) {
+	whole := map[string]bool{}
+	for _, a := range r.Asked {
+		whole[a.Record.Group] = whole[a.Record.Group] || a.Record.Ranks > 0 || a.Gone
+	}
+	for g, ok := range whole {
+		if !ok {
+			out = append(out, g)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // silent counts the sidecars that did not answer and are there still.
@@ -153,6 +172,10 @@ func (r Report) findings(b *strings.Builder) {
 			fmt.Fprintf(b, "%s  %s/%d at %s does not answer: %s\n", head, a.Record.Group, a.Record.Rank, clean(a.Record.Addr), clean(a.Err.Error()))
 			head = ""
 		}
+	}
+	for _, g := range r.lacking() {
+		fmt.Fprintf(b, "%s  group %s is not ready: not every rank has attached, all under one instance\n    /healthz and the log of its rank 0 name those that lack\n", head, clean(g))
+		head = ""
 	}
 }
 
@@ -287,7 +310,8 @@ func (r Report) JSON(out io.Writer) error {
 		Well   bool     `json:"well"`
 		Links  []line   `json:"links"`
 		Silent []silent `json:"silent"`
-	}{r.Verdict() == nil, []line{}, []silent{}}
+		Lack   []string `json:"not_ready"` // groups
+	}{r.Verdict() == nil, []line{}, []silent{}, append([]string{}, r.lacking()...)}
 	for _, l := range r.links() {
 		c, f := l.Choice, l.Finding
 		page.Links = append(page.Links, line{l.Reader.Name(), l.Peer.Name(), c.Transport, c.Way, c.Code, c.Why, c.Code.Fallback() && c.Code != "", l.Age.Seconds(),

@@ -22,7 +22,7 @@ func link(reader, peer string, c choice.Choice, m choice.Measured, f choice.Find
 var tcp = choice.Choice{Transport: "tcp", Code: choice.Lacks, Why: "other host: tcp, because nixl is not there on p/0: no library", Way: choice.TLS}
 
 func ask(ls ...handoff.Link) Report {
-	return Report{Readers: 1, Asked: []route.Asked{{Record: discovery.Record{Group: "d"}, Links: control.Links{Links: ls}}}}
+	return Report{Readers: 1, Asked: []route.Asked{{Record: discovery.Record{Group: "d", Ranks: 1}, Links: control.Links{Links: ls}}}}
 }
 
 func text(t *testing.T, r Report) string {
@@ -40,7 +40,7 @@ func TestText(t *testing.T) {
 		choice.Measured{Rate: 4e6, Latency: time.Millisecond}, choice.Finding{Verdict: choice.Degraded, Cause: "tcp emulation: other\x1bnamespaces", Fix: "join them"})
 	none := link("d", "r", choice.Choice{Code: choice.None, Why: "no transport"}, choice.Measured{}, choice.Finding{Verdict: choice.Broken, Cause: "none", Fix: "set one"})
 	r := ask(good, link("d", "s", tcp, choice.Measured{}, choice.Finding{Verdict: choice.Unmeasured}), bad, none)
-	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "e", Rank: 1, Addr: "h:1"}, Err: handoff.ErrPeer})
+	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "e", Rank: 1, Ranks: 2, Addr: "h:1"}, Err: handoff.ErrPeer})
 	const want = `READER  FROM  TRANSPORT       MEASURED   EXPECTED   ONE READ  AGE  VERDICT
 d/0     p/0   tcp (tls)       1.23 GB/s  2.00 GB/s  0.12 ms   new  good
 d/0     s/0   tcp (tls)       -          2.00 GB/s  -         -    unmeasured
@@ -76,9 +76,9 @@ wrong
 func TestNothingThere(t *testing.T) {
 	for want, r := range map[string]Report{
 		"no sidecar is registered in this cluster":  {},
-		"no rank here may read: all groups prefill": {Asked: []route.Asked{{}}},
+		"no rank here may read: all groups prefill": {Asked: []route.Asked{{Record: discovery.Record{Group: "p", Ranks: 1}}}},
 		"no rank here may be read by another":       ask(),
-		"no link is known yet":                      {Readers: 1, Asked: []route.Asked{{Record: discovery.Record{Group: "d"}}, {Record: discovery.Record{Group: "p"}}}},
+		"no link is known yet":                      {Readers: 1, Asked: []route.Asked{{Record: discovery.Record{Group: "d", Ranks: 1}}, {Record: discovery.Record{Group: "p", Ranks: 1}}}},
 	} {
 		if got := text(t, r); !strings.Contains(got, want) || r.Verdict() != nil {
 			t.Errorf("%q, %v: want %q", got, r.Verdict(), want)
@@ -86,10 +86,32 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
+// TestLacking: a group whose ranks are not all attached is a finding, once.
+func TestLacking(t *testing.T) {
+	r := ask(link("d", "p", tcp, choice.Measured{Rate: 1e9}, choice.Finding{Verdict: choice.Good}))
+	for rank := range int32(2) {
+		r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "p", Rank: rank}})
+	}
+	if err := r.Verdict(); !errors.Is(err, ErrUnwell) || !strings.Contains(err.Error(), "1 group not ready") {
+		t.Error(err)
+	}
+	if got := text(t, r); strings.Count(got, "group p is not ready") != 1 || !strings.Contains(got, "\nwrong\n") {
+		t.Error(got)
+	}
+	var b strings.Builder
+	if err := r.JSON(&b); err != nil || !strings.Contains(b.String(), `"not_ready": [`+"\n    \"p\"") {
+		t.Errorf("%v %s", err, b.String())
+	}
+	r.Asked[2].Record.Ranks = 2 // whoever of the group says so
+	if r.Verdict() != nil {
+		t.Error(r.Verdict())
+	}
+}
+
 // TestSilentAlone: who does not answer may read and be read.
 func TestSilentAlone(t *testing.T) {
 	r := ask()
-	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "p"}, Err: handoff.ErrPeer})
+	r.Asked = append(r.Asked, route.Asked{Record: discovery.Record{Group: "p", Ranks: 1}, Err: handoff.ErrPeer})
 	if got := text(t, r); !strings.Contains(got, "no link is known: what the sidecars without an answer") || strings.Contains(got, "may be read") {
 		t.Error(got)
 	}

@@ -49,7 +49,7 @@ def _end_with_parent():
 
 @contextmanager
 def sidecars(baton, case):
-    """Brings sidecars up, and gives what baton dev says of them."""
+    """Brings sidecars up, and gives what baton dev says of them, and what is readable once it ended."""
     shards = f"tp={case.prefill},role=prefill+tp={case.decode},role=decode"
     with tempfile.TemporaryFile("w+") as log:
         # It ends with its parent, and takes what it started along.
@@ -61,7 +61,11 @@ def sidecars(baton, case):
                 dev.wait()
                 log.seek(0)
                 raise RuntimeError(f"{baton} dev ended: {log.read().strip()}")
-            yield json.loads(line)
+            ends = os.pidfd_open(dev.pid)
+            try:
+                yield json.loads(line), ends
+            finally:
+                os.close(ends)
         finally:
             dev.terminate()
             try:
@@ -97,9 +101,12 @@ def process(name, target, *args):
         ours.close()
 
 
-def receive(links, until):
-    """The next message of one of links: (name, message). Errors that were sent are raised."""
-    ready = wait(list(links.values()), max(until - time.monotonic(), 0))
+def receive(links, until, ends=None):
+    """The next message of one of links: (name, message). Errors that were sent are raised, and so is
+    that the sidecars have ended: ends is readable then, and they took the ranks' state along."""
+    ready = wait([*links.values(), *([ends] if ends else [])], max(until - time.monotonic(), 0))
+    if ends in ready:
+        raise RuntimeError("baton dev ended by itself, with all sidecars")
     if not ready:
         raise RuntimeError(f"the time of --limit has passed, and {', '.join(links)} said nothing more")
     name = next(n for n, link in links.items() if link is ready[0])
@@ -126,7 +133,7 @@ def hand_over(baton, case, expected, say):
     import engine
 
     with ExitStack() as stack:
-        up = stack.enter_context(sidecars(baton, case))
+        up, ends = stack.enter_context(sidecars(baton, case))
         meet = stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-torch-"))
         say("starting ranks")
         instances = {role: secrets.randbits(63) | 1 for role in ("prefill", "decode")}
@@ -139,13 +146,13 @@ def hand_over(baton, case, expected, say):
             links[f"{role} rank {rank}"] = stack.enter_context(process(f"{role}-{rank}", engine.serve, job))
         until = time.monotonic() + case.limit
         while len(ready) < len(links):
-            name, message = receive({n: link for n, link in links.items() if n not in ready}, until)
+            name, message = receive({n: link for n, link in links.items() if n not in ready}, until, ends)
             ready[name] = message[1]
         say("handing over")
         seen = Requests(case, expected, links["prefill rank 0"], links["decode rank 0"])
         seen.begin()
         while not seen.done():
-            seen.hear(*receive(links, until))
+            seen.hear(*receive(links, until, ends))
         ways = transports(baton, up["control"])
         for role in ("prefill", "decode"):
             links[f"{role} rank 0"].send(("end",))

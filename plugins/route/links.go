@@ -57,6 +57,11 @@ func (r *Router) Links(ctx context.Context, q control.LinksQuery, groups []strin
 	if s, err = r.view.first(ctx); err == nil {
 		for i := range out {
 			out[i].Gone = out[i].Err != nil && !s.shows(out[i].Record)
+			for _, rec := range s.records { // what it says of its group may be newer
+				if rec.Group == out[i].Record.Group && rec.Rank == out[i].Record.Rank && rec.Incarnation == out[i].Record.Incarnation {
+					out[i].Record = rec
+				}
+			}
 		}
 	}
 	return out, ctx.Err()

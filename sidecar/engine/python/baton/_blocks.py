@@ -91,8 +91,8 @@ def _numbers(name: int, tokens: Sequence[int]) -> tuple[int, ...]:
         out = tuple(map(index, tokens))
     except TypeError as err:
         raise EngineFault(f"stored: tokens of block {name}: {err}") from err
-    if not -1 << 31 <= min(out) <= max(out) < 1 << 31:
-        raise EngineFault(f"stored: tokens of block {name}: from {min(out)} to {max(out)}: want numbers of 32 bits")
+    if not 0 <= min(out) <= max(out) < 1 << 31:
+        raise EngineFault(f"stored: tokens of block {name}: from {min(out)} to {max(out)}: want numbers of 31 bits, not less than 0")
     return out
 
 

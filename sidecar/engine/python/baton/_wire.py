@@ -109,6 +109,8 @@ def _nanoseconds(what: str, seconds: float) -> int:
 
 def _resume(to: Any, r: words.Resume) -> None:
     _fill("resume.tokens", to.tokens, r.tokens, MAX_RESUME)
+    for token in to.tokens:
+        _limit("resume.tokens", token, (1 << 31) - 1)
     _fill("resume.logprobs", to.logprobs, r.logprobs, MAX_RESUME)
     _limit("bytes of resume.sampler", len(r.sampler), MAX_SAMPLER)
     to.sampler = r.sampler

@@ -264,7 +264,7 @@ class Sessions(unittest.TestCase):
                 client.export("x", blocks, tokens, slot=slot)
         with self.assertRaises(baton.EngineFault):
             client.export_part("x", 1, [8], 4, baton.Reach(4, 4))
-        for wrong in (dict(blocks=[0.5]), dict(blocks=3), dict(blocks=["0"]), dict(tokens="4"), dict(tokens=1.5), dict(resume=[7]),
+        for wrong in (dict(blocks=[0.5]), dict(blocks=3), dict(resume=baton.Resume(tokens=[-7])), dict(blocks=["0"]), dict(tokens="4"), dict(tokens=1.5), dict(resume=[7]),
                       dict(stream="s"), dict(label=3), dict(max_hold="1")):
             with self.assertRaises(baton.Error, msg=wrong):
                 client.export(**{"label": "x", "blocks": [0], "tokens": 4, **wrong})
@@ -300,6 +300,8 @@ class Sessions(unittest.TestCase):
         self.assertEqual(told(), [(3, 0, [], [], 0)])
         with self.assertRaises(baton.EngineFault):
             client.stored([(0, [1])])
+        with self.assertRaises(baton.EngineFault):
+            client.stored([(10, [-1])])
         with unittest.mock.patch.object(_session.Session, "room", False):
             client.stored([(6, [1, 2])])
             client.removed([6]), client.stored([(7, [1, 2])])
