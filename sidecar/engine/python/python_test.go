@@ -29,7 +29,7 @@ func run(t *testing.T, env []string, command ...string) string {
 // TestUnits: shards, messages, and sessions with a sidecar that the tests play.
 func TestUnits(t *testing.T) {
 	python := need.PyClient(t, root)
-	run(t, nil, python, "-m", "unittest", "test_shard", "test_wire", "test_session", "test_example")
+	run(t, nil, python, "-m", "unittest", "test_shard", "test_wire", "test_session", "test_blocks", "test_example")
 }
 
 // TestGPU: what is passed of GPU memory, by the stand-in for the driver.
